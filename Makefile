@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak upgrade nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak upgrade kills nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -99,6 +99,9 @@ soak: setup ## Send an hour's requests with faults in minutes, and verify that n
 upgrade: setup ## Upgrade a mesh from FROM=ref, or the newest tag, and back, under load.
 	$(BIN)/python -m tests.upgrade.run $(if $(FROM),--from $(FROM)) $(ARGS)
 
+kills: setup setup-tests ## Kill processes of each kind while a batch runs, in docs/results/batch_kills.md.
+	$(BIN)/python -m tests.kills.run $(ARGS)
+
 nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants random-mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
@@ -111,6 +114,7 @@ nightly: test test-nightly digests fuzz test-engines test-cloud test-clients tes
 	$(BIN)/nightside sim --chaos moving-pools --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]
 	@mkdir -p build/upgrade && $(BIN)/python -m tests.upgrade.run -o build/upgrade/upgrade.md || [ $$? = 69 ]
+	@mkdir -p build/kills && $(BIN)/python -m tests.kills.run -o build/kills/batch_kills.md || [ $$? = 69 ]
 
 ##@ Measure
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,6 +18,7 @@ USER: Final = "nightside"
 DATABASE: Final = "nightside"
 _VERSIONS: Final = Path("/usr/lib/postgresql")
 _MEMORY: Final = Path("/dev/shm")
+_RUN_S: Final = 60.0
 _SETTINGS: Final = """
 listen_addresses = '127.0.0.1'
 shared_buffers = 16MB
@@ -108,6 +110,13 @@ class Postgresql:
         for pid in self._pids():
             os.kill(pid, signal.SIGSTOP)
 
+    def kill(self) -> None:
+        """Kill all its processes at once, each by itself: backends have sessions of their own."""
+        for pid in self._pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.program.kill()
+
     def thaw(self) -> None:
         for pid in self._pids():
             os.kill(pid, signal.SIGCONT)
@@ -147,7 +156,13 @@ def _new_folder() -> Path:
 
 def _run(*command: str) -> str:
     done = subprocess.run(
-        _as_postgres(list(command)), capture_output=True, text=True, check=False, cwd="/", env={"LC_ALL": "C"}
+        _as_postgres(list(command)),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
+        env={"LC_ALL": "C"},
+        timeout=_RUN_S,
     )
     assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
     return done.stdout.strip()

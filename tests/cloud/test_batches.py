@@ -285,7 +285,7 @@ async def test_a_store_that_goes_away_and_comes_back_loses_and_doubles_nothing(
             if how == "frozen":
                 database.freeze()
             else:
-                database.program.kill()
+                database.kill()
             gate.set()
             await owner.until_logged("batch_results_write_failed")
             if how == "frozen":

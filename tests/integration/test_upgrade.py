@@ -91,14 +91,22 @@ def test_a_change_of_a_tree_is_seen_also_where_it_had_some(repository: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "word"),
+    ("command", "options", "status", "word"),
     [
-        (["--from", "no-such-version"], 69, "no-such-version"),
-        (["--from", "HEAD", "-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
-        (["--from", "HEAD", "--keep", "tests"], 2, "tests exists"),
+        ("upgrade", ["--from", "no-such-version"], 69, "no-such-version"),
+        ("upgrade", ["--from", "HEAD", "-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
+        ("upgrade", ["--from", "HEAD", "--keep", "tests"], 2, "tests exists"),
+        ("kills", ["-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
+        ("kills", ["--keep", "tests"], 2, "tests exists"),
     ],
 )
-def test_the_command_refuses_what_it_cannot_play_before_it_begins(options: list[str], status: int, word: str) -> None:
-    command = [sys.executable, "-m", "tests.upgrade.run", *options]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+def test_a_command_refuses_what_it_cannot_play_before_it_begins(
+    command: str, options: list[str], status: int, word: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.{command}.run", *options],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, word in done.stderr) == (status, True)

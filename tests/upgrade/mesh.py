@@ -1,12 +1,12 @@
-"""Two regions of two gateways each and two controllers on one store, as processes that can be replaced one by one by
-those of another version, on the same files."""
+"""Gateways and controllers as processes that can be killed and started again, or replaced one by one by those of
+another version, on the same files."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +16,10 @@ import aiohttp
 import yaml
 
 from gateway.core.kernel.config import OverflowMode
-from gateway.core.vocabulary import GatewayId, Jurisdiction, ModelName, Place, RegionName
-from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
+from gateway.core.vocabulary import GatewayId, ModelName
+from loadgen.demo.layout import Layout, Seat, make_certificates, url_at
 from loadgen.demo.members import state_at, until_attached, until_ready
-from loadgen.demo.mesh import NamedMesh, running_engines
+from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.processes import Child, DemoFailure, log_tail, running_child
 from loadgen.demo.region_files import (
     ZONE,
@@ -28,23 +28,18 @@ from loadgen.demo.region_files import (
     controller_file,
     free_ports,
     region_file,
-    write_open_policies,
 )
-from loadgen.demo.scenario import DemoScenario, RegionScenario
+from loadgen.demo.scenario import DemoScenario
 from tests.upgrade.releases import Release
 
-CONTROLLERS = ("controller-1", "controller-2")
 DRAIN_S = 20
-REGIONS = {"us-east-1": (39.0, -77.5), "eu-west-1": (53.3, -6.3)}
-SLOTS = 2
-_ENGINES = 4
 _WITHIN_S = 60.0
 _LOOK_S = 0.1
 
 
 @dataclass
 class Part:
-    """A gateway or controller, which processes of several versions run one after the other."""
+    """A gateway, controller or engine, which processes run one after the other, of several versions."""
 
     name: str
     command: tuple[str, ...]
@@ -77,28 +72,47 @@ class Part:
         await self.child.stop(DRAIN_S + 30)
         return await self.child.ended()
 
+    async def kill(self) -> None:
+        """Send SIGKILL, and wait for the end."""
+        await self.child.kill()
+
     async def until_answers(self, path: str) -> None:
         await until_ready(self.child, [self.admin + path])
 
-    async def until_logged(self, event: str) -> None:
-        """Wait until the newest process has logged an event. Raises DemoFailure where it ends before, or takes long."""
+    async def until_logged(self, event: str, before: int = 0) -> None:
+        """Wait until the newest process has logged an event once more than `before`. Raises DemoFailure where it ends
+        first, or takes long."""
         async with asyncio.TaskGroup() as tasks:
             ended = tasks.create_task(self.child.ended())
 
             async def is_over() -> bool:
-                return self._has_logged(event) or ended.done()
+                return self.count_of(event) > before or ended.done()
 
             await until(is_over, f"{self.name}: {event}")
-            if not self._has_logged(event):
+            if self.count_of(event) <= before:
                 raise DemoFailure(f"{self.child.name} ended before {event}\n{log_tail(self.child.log)}")
             ended.cancel()
 
-    def _has_logged(self, event: str) -> bool:
-        return any(line.get("event") == event for line in lines_of(self.child.log))
+    def count_of(self, event: str) -> int:
+        """Lines of this event in the log of the newest process."""
+        return sum(line.get("event") == event for line in lines_of(self.child.log))
 
     def tree(self) -> Path:
         """Tree in which the process runs: `nightside` takes packages from no other."""
         return Path(f"/proc/{self.child.pid}/cwd").resolve()
+
+
+@dataclass(frozen=True)
+class MeshPlan:
+    """Regions, controllers and settings of a mesh."""
+
+    scenario: DemoScenario
+    layout: Layout
+    controllers: Sequence[str]
+    store: Mapping[str, object]
+    """Store of all controllers."""
+    sections: Callable[[Seat], Mapping[str, object]]
+    """Sections of a gateway's file beyond those of the demo."""
 
 
 @dataclass
@@ -163,21 +177,40 @@ def lines_of(log: Path) -> Iterator[dict[str, Any]]:
             yield {"event": line, "level": "error"}
 
 
+async def verified_audits(release: Release, folder: Path) -> tuple[int, list[str]]:
+    """Number of the gateways' audit chains in a mesh's folder, and those that a version does not find whole. Raises
+    DemoFailure where it takes long."""
+    chains, faults = sorted((folder / "audit").iterdir()), []
+    for chain in chains:
+        process = await asyncio.create_subprocess_exec(
+            *release.runner, "nightside", "audit", "verify", str(chain),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(_WITHIN_S):
+                said, _ = await process.communicate()
+        except TimeoutError:
+            raise DemoFailure(f"audit verify {chain.name}: not within {_WITHIN_S:.0f} s") from None
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+        if process.returncode:
+            last = said.decode(errors="replace").strip().splitlines()[-1:]
+            faults.append(f"{chain.name} by {release.name}: {' '.join(last)}")
+    return len(chains), faults
+
+
 @asynccontextmanager
 async def running_mesh_of(
-    release: Release, folder: Path, store: Mapping[str, object], tasks: asyncio.TaskGroup
+    plan: MeshPlan, release: Release, folder: Path, tasks: asyncio.TaskGroup
 ) -> AsyncIterator[VersionedMesh]:
-    """Run the mesh in one version, ready for requests. `store` is that of both controllers."""
-    scenario = _scenario(folder)
-    layout = lay_out(scenario)
+    """Run the gateways and controllers in one version, ready for requests; engines run before."""
+    layout = plan.layout
     async with AsyncExitStack() as stack, aiohttp.ClientSession() as session:
-        await stack.enter_async_context(running_engines(scenario, layout, folder, tasks))
-        tls = await make_certificates(folder / "certificates", layout, CONTROLLERS)
-        files = _Files(folder, scenario, layout, tls, dict(zip(CONTROLLERS, _controller_ports(layout), strict=True)))
+        tls = await make_certificates(folder / "certificates", layout, plan.controllers)
+        files = _Files(folder, plan, tls, _controller_ports(layout, plan.controllers))
         controllers = [
-            Part(
-                name, ("controller", "run", files.of_controller(name, store)), url_at(ports.admin), folder, stack, tasks
-            )
+            Part(name, ("controller", "run", files.of_controller(name)), url_at(ports.admin), folder, stack, tasks)
             for name, ports in files.controllers.items()
         ]
         gateways = {
@@ -193,40 +226,26 @@ async def running_mesh_of(
         }
         for part in (*controllers, *gateways.values()):
             await part.start(release)
-            await part.until_answers("/ready" if part is not controllers[1] else "/health")
+            await part.until_answers("/health" if part in controllers[1:] else "/ready")
         servers = tuple((seat.ports.host, seat.ports.dns) for seat in layout.seats)
         name = NamedMesh(url_at(layout.seats[0].ports.http, ZONE), servers, layout.networks)
         seats = {seat.gateway_id: seat for seat in layout.seats}
-        mesh = VersionedMesh(gateways, controllers, seats, name, scenario.model)
+        mesh = VersionedMesh(gateways, controllers, seats, name, plan.scenario.model)
         await mesh.until_attached(session)
         yield mesh
 
 
-def _scenario(folder: Path) -> DemoScenario:
-    regions = tuple(
-        RegionScenario(
-            Place(RegionName(name), Jurisdiction("XX")),
-            clients=0,
-            engines=_ENGINES,
-            slots=SLOTS,
-            policies=folder / "policies",
-            gateways=2,
-            location=where,
-        )
-        for name, where in REGIONS.items()
-    )
-    write_open_policies(regions, folder / "policies")
-    return DemoScenario(regions=regions)
-
-
-def _controller_ports(layout: Layout) -> tuple[ControllerPorts, ControllerPorts]:
+def _controller_ports(layout: Layout, names: Sequence[str]) -> dict[str, ControllerPorts]:
     first = layout.controller
     assert first is not None, "the scenario has one"
     taken = {first.grpc, first.admin, first.dns, *(port for each in layout.engines.values() for port in each)}
     for seat in layout.seats:
         taken |= {seat.ports.http, seat.ports.peers, seat.ports.admin, seat.ports.dns}
-    free = [port for port in free_ports(3 + len(taken), random.Random()) if port not in taken]
-    return first, ControllerPorts(free[0], free[1], free[2])
+    free = [port for port in free_ports(3 * len(names) + len(taken), random.Random()) if port not in taken]
+    found = [first]
+    while len(found) < len(names):
+        found.append(ControllerPorts(free.pop(), free.pop(), free.pop()))
+    return dict(zip(names, found, strict=True))
 
 
 @dataclass(frozen=True)
@@ -234,19 +253,18 @@ class _Files:
     """Configuration files of the mesh, which all versions read."""
 
     folder: Path
-    scenario: DemoScenario
-    layout: Layout
+    plan: MeshPlan
     tls: Mapping[str, Mapping[str, str]]
     controllers: Mapping[str, ControllerPorts]
 
-    def of_controller(self, name: str, store: Mapping[str, object]) -> str:
-        seats = self.layout.seats
+    def of_controller(self, name: str) -> str:
+        seats = self.plan.layout.seats
         text = controller_file(
             ports=self.controllers[name],
             store=self.folder,
             tls=self.tls[name],
             name_servers=[seat.ports.host for seat in seats],
-            networks=self.layout.networks,
+            networks=self.plan.layout.networks,
             client_port=seats[0].ports.http,
             regions=seats[0].region.table_file,
             region=seats[0].region.name,
@@ -254,28 +272,23 @@ class _Files:
         document = yaml.safe_load(text)
         del document["decisions"]  # every version has defaults
         history = {"path": str(self.folder / f"{name}.history")}
-        return self._written(name, document | {"controller": name, "store": dict(store), "history": history})
+        return self._written(name, document | {"controller": name, "store": dict(self.plan.store), "history": history})
 
     def of_gateway(self, seat: Seat) -> str:
         addresses = [f"{each.host}:{each.grpc}" for each in self.controllers.values()]
-        others = [each for each in self.layout.seats if each != seat]
+        scenario, layout = self.plan.scenario, self.plan.layout
+        others = [each for each in layout.seats if each != seat]
         text = region_file(
             seat.region,
             ports=seat.ports,
-            engines=[self.layout.url_of_engine(seat.region.name, port) for port in seat.engines],
-            model=self.scenario.model,
+            engines=[layout.url_of_engine(seat.region.name, port) for port in seat.engines],
+            model=scenario.model,
             peers=[(each.gateway_id, each.region, f"{each.ports.peers_host}:{each.ports.peers}") for each in others],
             overflow=OverflowMode.ON,
-            seed=self.scenario.seed,
+            seed=scenario.seed,
             number=seat.number,
             controlled=Controlled(addresses[0], self.tls[seat.gateway_id], self.folder / "state"),
-            sections={
-                "limits": {"drain": f"{DRAIN_S}s"},
-                "trust_tenant_header": True,
-                "audit": {"folder": str(self.folder / "audit" / seat.gateway_id)},
-                "batches": {"folder": str(self.folder / "batches" / seat.gateway_id)},
-                "classes": {"batch": {"free_share": 0.5}},
-            },
+            sections=self.plan.sections(seat),
         )
         document = yaml.safe_load(text)
         document["control"]["controllers"] = addresses

@@ -9,20 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 
-from gateway.core.vocabulary import GatewayId, RegionName
+from gateway.core.vocabulary import GatewayId, Jurisdiction, Place, RegionName
 from gateway.door.parse import TENANT_HEADER
+from loadgen.demo.layout import Seat, lay_out
+from loadgen.demo.mesh import running_engines
 from loadgen.demo.processes import Child, DemoFailure
-from loadgen.demo.region_files import ZONE
+from loadgen.demo.region_files import ZONE, write_open_policies
+from loadgen.demo.scenario import DemoScenario, RegionScenario
 from loadgen.demo.watch import TTL_S
 from loadgen.names import NameResolver
 from loadgen.studies.batches.large_file import lost_and_doubled
 from loadgen.studies.commands import tell
 from loadgen.studies.failover.clients import Clients
 from mesh.clock import Clock
-from tests.upgrade.figures import Checks, Played, Step
-from tests.upgrade.mesh import Part, VersionedMesh, lines_of, running_mesh_of, until
+from tests.upgrade.batches import ENDED, fetch, hand_in, told_of
+from tests.upgrade.figures import Played, Step
+from tests.upgrade.mesh import (
+    DRAIN_S,
+    MeshPlan,
+    Part,
+    VersionedMesh,
+    lines_of,
+    running_mesh_of,
+    until,
+    verified_audits,
+)
 from tests.upgrade.releases import Release
 
 USERS = {"us-east-1": (3, 3, 3), "eu-west-1": (1, 1)}
@@ -33,13 +45,17 @@ USED = 3
 """Requests that a tenant of its own sends to each gateway before all others."""
 WAIT_S = TTL_S + 1.0
 """Time after which no client keeps an older answer of the name."""
+SLOTS = 2
+"""Requests that each engine runs at once."""
+_ENGINES = 4
+_REGIONS = {"us-east-1": (39.0, -77.5), "eu-west-1": (53.3, -6.3)}
+_CONTROLLERS = ("controller-1", "controller-2")
 _TENANT = "asks-no-more"
 _BATCH_TOKENS = 24
 _STEADY_S = 6.0
 _END_S = 20.0
 _TAKEN_OVER = "us-east-1"
 """Region whose gateways are taken over; those of the others are drained."""
-_ENDED = ("completed", "failed", "expired", "cancelled")
 
 
 async def play(old: Release, new: Release, folder: Path, store: Mapping[str, object], played: Played) -> None:
@@ -47,7 +63,7 @@ async def play(old: Release, new: Release, folder: Path, store: Mapping[str, obj
     DemoFailure."""
     async with (
         asyncio.TaskGroup() as tasks,
-        running_mesh_of(old, folder, store, tasks) as mesh,
+        _running_mesh(old, folder, store, tasks) as mesh,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
     ):
         try:
@@ -57,7 +73,47 @@ async def play(old: Release, new: Release, folder: Path, store: Mapping[str, obj
                 for line in lines_of(log):
                     played.checks.logs.add(release.name, line)
         for release in (old, new):
-            await _verify_audits(release, folder, played.checks)
+            audits, faults = await verified_audits(release, folder)
+            played.checks.audits += audits
+            played.checks.audit_faults += faults
+
+
+@asynccontextmanager
+async def _running_mesh(
+    release: Release, folder: Path, store: Mapping[str, object], tasks: asyncio.TaskGroup
+) -> AsyncIterator[VersionedMesh]:
+    """Run two regions of two gateways each and two controllers on one store."""
+    regions = tuple(
+        RegionScenario(
+            Place(RegionName(name), Jurisdiction("XX")),
+            clients=0,
+            engines=_ENGINES,
+            slots=SLOTS,
+            policies=folder / "policies",
+            gateways=2,
+            location=where,
+        )
+        for name, where in _REGIONS.items()
+    )
+    write_open_policies(regions, folder / "policies")
+    scenario = DemoScenario(regions=regions)
+    layout = lay_out(scenario)
+
+    def sections(seat: Seat) -> Mapping[str, object]:
+        return {
+            "limits": {"drain": f"{DRAIN_S}s"},
+            "trust_tenant_header": True,
+            "audit": {"folder": str(folder / "audit" / seat.gateway_id)},
+            "batches": {"folder": str(folder / "batches" / seat.gateway_id)},
+            "classes": {"batch": {"free_share": 0.5}},
+        }
+
+    plan = MeshPlan(scenario, layout, _CONTROLLERS, store, sections)
+    async with (
+        running_engines(scenario, layout, folder, tasks),
+        running_mesh_of(plan, release, folder, tasks) as mesh,
+    ):
+        yield mesh
 
 
 class _Upgrade:
@@ -86,7 +142,10 @@ class _Upgrade:
                 for name, part in self._mesh.gateways.items():
                     if not self._mesh.seats[name].number:
                         with self._lines_of(part):
-                            batches.append((part, await self._hand_in(part)))
+                            batch = await hand_in(
+                                self._session, self._url(part), self._mesh.model, BATCH_LINES, _BATCH_TOKENS
+                            )
+                            batches.append((part, batch))
                     await self._replace_gateway(part, release)
                 for part in await self._controllers():
                     await self._replace_controller(part, release)
@@ -250,39 +309,16 @@ class _Upgrade:
         ports = self._mesh.seats[GatewayId(part.name)].ports
         return f"http://{ports.host}:{ports.http}/v1"
 
-    async def _hand_in(self, part: Part) -> str:
-        body = {"model": self._mesh.model, "max_tokens": _BATCH_TOKENS}
-        lines = [
-            {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions",
-             "body": body | {"messages": [{"role": "user", "content": f"{number}: how are you?"}]}}
-            for number in range(BATCH_LINES)
-        ]  # fmt: skip
-        form = aiohttp.FormData()
-        form.add_field("purpose", "batch")
-        form.add_field("file", b"".join(msgspec.json.encode(each) + b"\n" for each in lines), filename="lines.jsonl")
-        async with self._session.post(f"{self._url(part)}/files", data=form, raise_for_status=True) as answer:
-            file = await answer.json()
-        order = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-        async with self._session.post(f"{self._url(part)}/batches", json=order, raise_for_status=True) as answer:
-            return str((await answer.json())["id"])
-
     async def _collect(self, part: Part, batch: str) -> None:
         """Wait for the batch, and count its lines."""
         told: dict[str, Any] = {}
 
         async def is_over() -> bool:
-            async with self._session.get(f"{self._url(part)}/batches/{batch}", raise_for_status=True) as answer:
-                told.update(await answer.json())
-            return told["status"] in _ENDED
+            told.update(await told_of(self._session, self._url(part), batch))
+            return told["status"] in ENDED
 
         await until(is_over, f"{part.name}: the end of {batch}")
-        results = []
-        for kind in ("output_file_id", "error_file_id"):
-            if told.get(kind):
-                url = f"{self._url(part)}/files/{told[kind]}/content"
-                async with self._session.get(url, raise_for_status=True) as answer:
-                    results.append(self._folder / f"{batch}.{kind}")
-                    results[-1].write_bytes(await answer.read())
+        results = await fetch(self._session, self._url(part), told, self._folder)
         lost, doubled = lost_and_doubled(results, BATCH_LINES)
         self._checks.batches += 1
         self._checks.lines += BATCH_LINES
@@ -299,16 +335,3 @@ async def _ends(ended: Callable[[], Awaitable[int]], status: list[int]) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-async def _verify_audits(release: Release, folder: Path, checks: Checks) -> None:
-    for chain in sorted((folder / "audit").iterdir()):
-        process = await asyncio.create_subprocess_exec(
-            *release.runner, "nightside", "audit", "verify", str(chain),
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        said, _ = await process.communicate()
-        checks.audits += 1
-        if process.returncode:
-            last = said.decode(errors="replace").strip().splitlines()[-1:]
-            checks.audit_faults.append(f"{chain.name} by {release.name}: {' '.join(last)}")

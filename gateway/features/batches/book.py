@@ -235,8 +235,8 @@ class BatchBook:
         for row in changes.batches:
             self._take_in_row(row)
         self._revision = changes.revision
-        self.leases.saw(changes.holdings, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
-        if changes.batches or changes.gone:
+        has_lapsed = self.leases.saw(changes.holdings, asked_ns=asked_ns, answered_ns=self._clock.boot_ns())
+        if changes.batches or changes.gone or has_lapsed:
             self.news.wake()
 
     def _take_in_row(self, row: BatchRow) -> None:

@@ -64,9 +64,9 @@ class BatchLeases:
             del self._terms[each.batch_id]
         return lost
 
-    def saw(self, marks: Mapping[str, HoldingMark], *, asked_ns: int, answered_ns: int) -> None:
+    def saw(self, marks: Mapping[str, HoldingMark], *, asked_ns: int, answered_ns: int) -> bool:
         """Take in all holdings that the store shows. A mark that stays the same was not renewed from the answer that
-        first showed it until the latest query.
+        first showed it until the latest query. Returns True if a further holding has lapsed.
 
         While the store does not answer, holders may be unable to renew as well. So the wait begins anew after half a
         lease without an answer; one or two queries that fail do not matter.
@@ -79,7 +79,9 @@ class BatchLeases:
             batch_id: known if (known := before.get(batch_id)) is not None and known[0] == mark else (mark, answered_ns)
             for batch_id, mark in others.items()
         }
+        lapsed_before = self._lapsed
         self._lapsed = {key for key, (_, since_ns) in self._seen.items() if asked_ns - since_ns >= self._lease_ns}
+        return not self._lapsed <= lapsed_before
 
     def mark_to_take(self, batch_id: str) -> HoldingMark | None:
         """Mark of a holding that has lapsed; None: it has not, or no other gateway holds the batch."""

@@ -212,6 +212,27 @@ async def test_files_of_another_database_are_not_opened(shared: BatchBook, tmp_p
     await other.close()
 
 
+async def test_a_holding_that_lapses_is_news_at_once(shared: BatchBook, clock: SettableClock) -> None:
+    await keep_input(shared)
+    await shared.put_new(batch := client_batch())
+    await shared.do(shared.store.take, batch.id, None)  # a gateway that then dies
+    await shared.look()
+    found = []
+    async with TaskGroup() as tasks:
+        news = tasks.create_task(shared.news.wait())
+        for clock.ahead_s in (7, 14, 20):
+            await shared.look()
+            await asyncio.sleep(0)
+            found.append((shared.may_take(batch.id), news.done()))
+        again, clock.ahead_s = tasks.create_task(shared.news.wait()), 21
+        await asyncio.sleep(0)
+        await shared.look()
+        await asyncio.sleep(0)
+        found.append((shared.may_take(batch.id), again.done()))
+        again.cancel()
+    assert found == [(False, False), (False, False), (True, True), (True, False)]
+
+
 async def test_rows_are_read_anew_after_a_long_silence(shared: BatchBook, clock: SettableClock) -> None:
     await shared.look()
     clock.ahead_s = 601
