@@ -248,6 +248,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def take_as_read(self, state: ReplicaState, now_ns: int) -> None:
         """Take the prompts of answers in one piece to be read by now, if nothing waited at the last probe."""
         if state.healthy and not state.waiting:
+            self.changed |= 1 << state.slot
             for key in [key for key, from_ns in state.read_from_ns.items() if from_ns <= now_ns]:
                 state.backlog_bytes -= state.prefilling.pop(key, 0)
 
