@@ -879,8 +879,9 @@ class Scenario(_Section):
         return next((each.day for each in curves if each is not None), _DAY_NS)
 
     def tenants(self) -> list[TenantName]:
-        files = () if self.batches is None else self.batches.files
-        return list(dict.fromkeys(TenantName(each.tenant) for each in (*self.clients, *files)))
+        names = [each.tenant for each in self.clients]
+        names += [] if self.batches is None else [each.tenant for each in self.batches.files]
+        return list(dict.fromkeys(map(TenantName, names)))
 
 
 def load_scenario(

@@ -251,7 +251,8 @@ class CostPolicy(Policy):
     def _weighed_here(
         self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None, *, is_full: bool
     ) -> Weighed:
-        load = self._books[slot].state.load
+        state = self._books[slot].state
+        load = state.load - state.yielding if self.fleet.goes_first else state.load
         reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, is_full)
         crowding_ns = self._byte_ns * self._crowding_bytes * load
         waiting_ns = self._waiting_ns(profile, slot, blocks, held)

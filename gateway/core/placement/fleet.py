@@ -79,8 +79,10 @@ class Fleet:
         return self._replicas.at(slot)
 
     def replica_load(self, slot: int) -> int:
-        """Requests at the replica, running and waiting, as far as known."""
-        return self._replicas.load_at(slot)
+        """Requests at the replica, running and waiting, as far as known; for a request that goes first, without those
+        that yield to it."""
+        state = self._replicas.at(slot)
+        return state.load - state.yielding if self.goes_first else state.load
 
     def replica_region(self, slot: int) -> RegionName:
         """Region of the replica, mostly this gateway's."""
@@ -98,8 +100,15 @@ class Fleet:
         return self.replica_index.last_sent_ns(profile.prefix, slot)
 
     def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
-        """Up to `count` slots of a mask, the least loaded first; among equal ones, those from slot `first` on."""
-        return self._replicas.few_least_loaded(mask, count, first)
+        """Up to `count` slots of a mask, the least loaded first; among equal ones, those from slot `first` on. For a
+        request that goes first they are found among those with the least load in all, and among those of them where
+        requests yield to it."""
+        found = self._replicas.few_least_loaded(mask, count, first)
+        giving = mask & self._replicas.giving
+        if not (giving and self.goes_first):
+            return found
+        further = self._replicas.few_least_loaded(giving, count, first)
+        return sorted([*found, *(slot for slot in further if slot not in found)], key=self.replica_load)[:count]
 
     def replica_in_flight(self, slot: int) -> int:
         """Legs of this gateway at the replica."""
@@ -134,17 +143,21 @@ class Fleet:
 
     def peer_load_per_replica(self, slot: int, model: ModelName) -> float:
         """Mean number of requests on each of the peer's replicas for the model, plus forwards that its heartbeat does
-        not count."""
+        not count; for a request that goes first, without those that yield to it."""
         state = self._peers.at(slot)
         replicas = load = 0
         for capacity in self.served_by(slot, model):
             replicas += capacity.replicas
-            load += capacity.load
+            load += max(0, capacity.load - capacity.yielding) if self.goes_first else capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
 
     def total_load(self, mask: int) -> int:
-        """Requests on all replicas of the mask together. O(distinct loads)."""
-        return self._replicas.total_load(mask)
+        """Requests on all replicas of the mask together; for a request that goes first, without those that yield to it.
+        O(distinct loads + replicas where requests yield)."""
+        total, giving = self._replicas.total_load(mask), mask & self._replicas.giving
+        if giving and self.goes_first:
+            total -= sum([self._replicas.at(slot).yielding for slot in slots_of(giving)])
+        return total
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
         return sum([each.replicas for each in self.served_by(slot, model)])
