@@ -752,6 +752,8 @@ class ModelCapacity(Struct, frozen=True):
     """Identity of the model on these replicas; empty: not known."""
     yielding: int = 0
     """Running requests whose slots an interactive request would be given at once."""
+    spare: int = 0
+    """Replicas that would each begin one more batch request at once."""
 
 
 class ModelQueue(Struct, frozen=True):

@@ -205,6 +205,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 release_us=min(each.release_ns // MICROSECOND_NS, RELEASE_US_MAX),
                 identity=each.identity,
                 yielding=min(each.yielding, LOAD_MAX),
+                spare=each.spare,
             )
             for each in report.capacities
         ],
@@ -305,6 +306,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(abs(message.room) <= LOAD_MAX, "the room is no number of requests")
     require(message.release_us <= RELEASE_US_MAX, "no request takes so long")
     require(message.yielding <= message.load, "more requests yield than there are")
+    require(message.spare <= message.replicas, "more replicas have room to spare than there are")
     return ModelCapacity(
         model=_model(message.model),
         pool=read_pool_name(message.pool, "pool"),
@@ -321,6 +323,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         release_ns=message.release_us * MICROSECOND_NS,
         identity=_identity(message.identity),
         yielding=message.yielding,
+        spare=message.spare,
     )
 
 

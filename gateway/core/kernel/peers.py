@@ -332,19 +332,23 @@ class Peers(Targets[PeerState, PeerSpec]):
             return wait_for_slot_ns(position, given, release_ns)
         return max(0.0, (position - given) * release_ns - state.rtt_ns)
 
-    def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
-        """Free share of the peer's slots for the model, by its last heartbeat and less the forwards since; 0 where
-        requests wait there. `is_idle`: 0 also if any request runs there."""
+    def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> int:
+        """Batch requests for the model that the peer would begin at once, by its last heartbeat and less the forwards
+        since; 0 where requests wait there. `is_idle`: 0 also if any request runs there."""
         if state.report is None or self.queue_length(state, model):
-            return 0.0
-        room = load = 0
-        for each in state.report.capacities:
-            if each.model == model and rule.allows(each.place):
-                room += each.room
-                load += each.load
-        if room <= 0 or (is_idle and (load or state.unreflected)):
-            return 0.0
-        return (room - len(state.unreflected)) / (room + load)
+            return 0
+        allowed = [each for each in state.report.capacities if each.model == model and rule.allows(each.place)]
+        if is_idle and (state.unreflected or any(each.load for each in allowed)):
+            return 0
+        return max(0, sum([each.spare for each in allowed]) - len(state.unreflected))
+
+    def free_slots(self, state: PeerState, model: ModelName, rule: PlaceRule) -> tuple[int, int]:
+        """Free slots of the peer's replicas for the model, by its last heartbeat and less the forwards since, and all of
+        its slots."""
+        told = () if state.report is None else state.report.capacities
+        allowed = [each for each in told if each.model == model and rule.allows(each.place)]
+        free = sum([each.room for each in allowed])
+        return max(0, free - len(state.unreflected)), free + sum([each.load for each in allowed])
 
     def room(self, state: PeerState, wanted: RequestClass) -> int:
         """Requests of a class that the peer could begin at once, by its last heartbeat and less the forwards since and

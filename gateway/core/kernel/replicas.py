@@ -421,6 +421,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             room=self.rooms.total(members & taking),
             release_ns=self.rooms.release_ns(members & self.pushable),
             yielding=self.rooms.yielding(members & taking & self.giving),
+            spare=self.rooms.spare(members & taking & self.available).bit_count(),
         )
 
     # Internals

@@ -138,7 +138,7 @@ class Placer:
     def configure_classes(self, free_share: float, first_token_slos_ns: dict[ServiceClass, int]) -> None:
         """Take new settings of service classes: the share of an engine's room that requests which yield leave free, and
         first-token objectives."""
-        self.eligibility.spare_capacity.free_share = free_share
+        self._replicas.rooms.free_share = free_share
         self._fleet.first_token_slos_ns = first_token_slos_ns
 
     def configure(self, config: PlacementConfig) -> None:

@@ -380,6 +380,7 @@ class ModelCapacity(_message.Message):
     RELEASE_US_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     YIELDING_FIELD_NUMBER: _builtins.int
+    SPARE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
@@ -414,6 +415,8 @@ class ModelCapacity(_message.Message):
     """
     yielding: _builtins.int
     """Running requests on these replicas whose slots an interactive request would be given at once."""
+    spare: _builtins.int
+    """Replicas of these that would each begin one more batch request at once."""
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -434,10 +437,11 @@ class ModelCapacity(_message.Message):
         release_us: _builtins.int = ...,
         identity: _builtins.str = ...,
         yielding: _builtins.int = ...,
+        spare: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "free_tokens", b"free_tokens", "place", b"place", "room", b"room"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "threshold_tokens", b"threshold_tokens", "yielding", b"yielding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "spare", b"spare", "threshold_tokens", b"threshold_tokens", "yielding", b"yielding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015

@@ -70,7 +70,7 @@ def mesh(
 
 
 def hear(one: Desk, name: str, place: Place, *, rtt_ms: int, backlog_bytes: int = 0, load: int = 0) -> None:
-    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=4)
+    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=4, spare=4)
     report = LoadReport(GatewayId(name), place, one.now_ns + 1, True, 1, "digest", (capacity,))
     heard = PeerObservation(report, one.now_ns, one.now_ns, rtt_ms * MS, rtt_ms * MS)
     one.tell(events.PeersObserved((heard,)))
