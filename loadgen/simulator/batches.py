@@ -1,7 +1,7 @@
 """Simulated batches: the store of a region's files and results, and the gateways that send their lines.
 
-Which lines are urgent, and which failures are tried again after what time, is decided by the code that gateways run. The
-store takes results only from the gateway that holds a batch, and checks that no line has two.
+Which lines are urgent, and which failures are tried again after what time, is decided by the code that gateways run.
+The store takes results only from the gateway that holds a batch, and checks that no line has two.
 """
 
 from __future__ import annotations
@@ -161,7 +161,9 @@ class _Holder:
 
     def _send(self, held: _Held, line: int) -> None:
         batch = held.batch
-        self._batches.expect("a line with a result is not sent again", batch.results[line] is None, f"{batch.name}:{line}")
+        self._batches.expect(
+            "a line with a result is not sent again", batch.results[line] is None, f"{batch.name}:{line}"
+        )
         tries = held.tries[line] = held.tries.get(line, 0) + 1
         served_as = held.classes.next(is_urgent=self._may_be_urgent(held))
         request = batch.group.line(
@@ -222,6 +224,7 @@ class SimBatches:
         programs: Sequence[Iterator[Program]],
         agenda: Agenda,
         gateways: Mapping[GatewayId, SimGateway],
+        *,
         verdict: Callable[[RegionName, TenantName, RegionName], Verdict],
     ) -> None:
         """`groups` and `programs`: client and programs of each file; `verdict`: decision of a region's policy whether a
@@ -232,7 +235,12 @@ class SimBatches:
         self._verdict = verdict
         self._batches = [
             SimBatch(
-                f"batch{number}", file, group, tuple(islice(each, file.lines)), [None] * file.lines, sent=[0] * file.lines
+                f"batch{number}",
+                file,
+                group,
+                tuple(islice(each, file.lines)),
+                [None] * file.lines,
+                sent=[0] * file.lines,
             )
             for number, (file, group, each) in enumerate(zip(section.files, groups, programs, strict=True))
         ]

@@ -31,8 +31,8 @@ from loadgen.engine.model import EngineConfig
 from loadgen.figures import Figures
 from loadgen.report import PrefixTokens, RequestReport
 from loadgen.simulator.agenda import Agenda
-from loadgen.simulator.batches import BatchReport, SimBatches
 from loadgen.simulator.batch_sections import BatchSection
+from loadgen.simulator.batches import BatchReport, SimBatches
 from loadgen.simulator.checkers import CheckCounts, InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.client_requests import ClientRequest
@@ -371,9 +371,10 @@ class World:
             for number, file in files
         ]
         programs = [
-            workloads[file.workload].programs(f"{file.region}/file{number}") for number, file in enumerate(section.files)
+            workloads[each.workload].programs(f"{each.region}/file{number}")
+            for number, each in enumerate(section.files)
         ]
-        return SimBatches(section, groups, programs, self._agenda, self._gateways, self._scenario.verdict)
+        return SimBatches(section, groups, programs, self._agenda, self._gateways, verdict=self._scenario.verdict)
 
     # Course of the run
 

@@ -343,8 +343,8 @@ class Peers(Targets[PeerState, PeerSpec]):
         return max(0, sum([each.spare for each in allowed]) - len(state.unreflected))
 
     def free_slots(self, state: PeerState, model: ModelName, rule: PlaceRule) -> tuple[int, int]:
-        """Free slots of the peer's replicas for the model, by its last heartbeat and less the forwards since, and all of
-        its slots."""
+        """Free slots of the peer's replicas for the model, by its last heartbeat and less the forwards since, and all
+        slots of these."""
         told = () if state.report is None else state.report.capacities
         allowed = [each for each in told if each.model == model and rule.allows(each.place)]
         free = sum([each.room for each in allowed])

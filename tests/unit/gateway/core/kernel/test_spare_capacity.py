@@ -146,7 +146,7 @@ class TestOtherGateways:
             ask(one, name, BATCH)
         assert started(one.hear("eu-1", EU, room=8, spare=0)) == [], "there is room, but none to spare"
         assert started(one.hear("eu-1", EU, room=8, spare=2)) == ["eu-1", "eu-1"]
-        assert started(one.hear("eu-1", EU, room=6, spare=1)) == ["eu-1"]
+        assert started(one.hear("eu-1", EU, room=8, spare=3)) == ["eu-1"], "two are on their way"
 
     def test_peers_are_told_how_many_replicas_would_begin_one(self) -> None:
         specs = [replace(replica_spec(name), slots=10) for name in ("r0", "r1", "r2")]
