@@ -1,0 +1,50 @@
+"""Days with batches: what lines use of the idle slots, what they cost, and how long interrupted ones wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.figures import Figures
+from loadgen.studies.batches.day import LOADS, Beside, DayCell, _Interruptions, play
+
+
+@pytest.fixture
+def curve(tmp_path: Path) -> Path:
+    file = tmp_path / "rates.csv"
+    rows = [f"{hour // 24},{hour % 24},{100 + 50 * (hour % 24 > 11)}" for hour in range(7 * 24)]
+    file.write_text("\n".join(["day,hour_utc,invocations_per_min", *rows]) + "\n")
+    return file
+
+
+@pytest.fixture
+def played(curve: Path) -> dict[Beside, Figures]:
+    return {beside: play(DayCell(LOADS[0], beside, day_s=50), curve) for beside in Beside}
+
+
+def test_lines_use_what_is_idle_and_add_to_the_bill(played: dict[Beside, Figures]) -> None:
+    alone, backlog = played[Beside.NOTHING], played[Beside.BACKLOG]
+    assert alone["busy"] < backlog["busy"] <= 1
+    assert all(each["failed"] == 0 for each in played.values())
+    assert sum(each["completed"] for each in backlog["batches"]) > 0
+    no_files, files = played[Beside.NO_FILES], played[Beside.FILES]
+    assert no_files["bill"] <= files["bill"]
+    assert 0 < files["cheapest"] < files["bill"], "lines of one region leave it for reserved engines"
+    assert no_files["cheapest"] == 0
+    assert len(files["batches"]) == 24
+    assert no_files["batches"] == []
+
+
+def test_interrupted_lines_are_followed_to_their_next_start() -> None:
+    told = _Interruptions()
+    for line in (
+        "1000000000 us/gw arrived batch0:1~0 100 aa by 9 -> start batch0:1~0/1 replica:us/0 local_prefix 1",
+        "3000000000 us/gw arrived 0:us/1 100 aa by 9 -> take back batch0:1~0/1",
+        "3100000000 us/gw ended batch0:1~0/1 taken back -> start batch0:1~0/2 peer:eu/gw remote_nearest 0",
+        "4500000000 eu/gw forward batch0:1~0 100 aa of us/gw by 9 -> start batch0:1~0/1 replica:eu/0 local_prefix 1",
+        "5000000000 us/gw arrived 0:us/2 100 aa by 9 -> take back batch0:2~0/1",
+        "6000000000 us/gw arrived 0:us/3 100 aa by 9 -> start 0:us/3/1 replica:us/0 local_prefix 1",
+    ):
+        told.read(line)
+    assert told.figures() == {"interrupted": 2, "again_p50_s": 1.5, "again_p99_s": 1.5, "lost_s": 2.0}
