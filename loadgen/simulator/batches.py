@@ -13,7 +13,6 @@ from itertools import islice
 
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import GatewayId, Outcome, RegionName, RequestId, ServiceClass, TenantName
-from gateway.door.errors import ENDINGS
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.forecast import LineRate, Urgency, may_be_urgent, urgent_lines
 from gateway.features.batches.lines import wait_before_retry_s
@@ -28,8 +27,22 @@ from loadgen.workload import Program
 _SECOND_NS = 1_000_000_000
 _RENEWALS = 5
 """Looks at each holding in the length of a lease."""
-_BROKEN_STATUS = 502
-"""Status of a line whose answer broke off."""
+_STATUS: dict[Outcome | None, int] = {
+    None: 502,
+    Outcome.FAILED_BEFORE_FIRST_BYTE: 502,
+    Outcome.FAILED_MIDSTREAM: 502,
+    Outcome.REJECTED_UNKNOWN_MODEL: 404,
+    Outcome.REJECTED_QUEUE_FULL: 503,
+    Outcome.REJECTED_DRAINING: 503,
+    Outcome.REJECTED_TENANT_LIMIT: 429,
+    Outcome.REJECTED_DEADLINE: 429,
+    Outcome.REJECTED_TENANT_CONCURRENCY: 429,
+    Outcome.REJECTED_TENANT_REQUEST_RATE: 429,
+    Outcome.REJECTED_TENANT_TOKEN_RATE: 429,
+    Outcome.EXPIRED_IN_QUEUE: 503,
+    Outcome.EXPIRED_RUNNING: 504,
+}
+"""Status of an answer after which a line may be sent again; None: the connection broke."""
 EXPIRED = "expired"
 
 
@@ -46,7 +59,7 @@ class BatchReport:
     tries: int
     """Requests that were sent for its lines."""
     urgent: int
-    """Those of them that were sent as interactive."""
+    """Requests that were sent as interactive."""
     takeovers: int
 
     @property
@@ -318,9 +331,5 @@ class SimBatches:
 
 def _wait_s(outcome: Outcome | None, tries: int) -> float | None:
     """Seconds before a line is sent again; None: its answer stands."""
-    if outcome in (Outcome.COMPLETED, Outcome.CLIENT_ERROR):
-        return None
-    if outcome is None or outcome is Outcome.FAILED_MIDSTREAM:
-        return wait_before_retry_s(_BROKEN_STATUS, 0.0, tries)
-    ending = ENDINGS[outcome]
-    return wait_before_retry_s(ending.status, ending.retry_after_s or 0.0, tries) if ending.may_retry else None
+    status = _STATUS.get(outcome)
+    return None if status is None else wait_before_retry_s(status, 0.0, tries)

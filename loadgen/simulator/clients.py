@@ -350,7 +350,8 @@ class ClientGroup:
         prompt = _Errand(self, program, lambda _: None).prompt(step)
         tenant = TenantName(program.tenant) if program.tenant else self._tenant
         request, _ = self._ask(request_id, tenant, program.session_key, prompt, step.output_tokens)
-        request.profile = replace(request.profile, service_class=service_class, stream=False)
+        yields = service_class is not ServiceClass.INTERACTIVE
+        request.profile = replace(request.profile, service_class=service_class, stream=False, keeps_yielding=yields)
         return request
 
     def open(self, request: ClientRequest, gateway: SimGateway, on_end: Callable[[ClientRequest], None]) -> Call:

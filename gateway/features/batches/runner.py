@@ -574,7 +574,14 @@ class BatchRunner:
                 return None
         if key is not None and key.service_class is not None and key.service_class.rank > served_as.rank:
             served_as = key.service_class
-        return Caller(fresh_request_id(), batch.tenant, ("", ""), key=key, service_class=served_as)
+        return Caller(
+            fresh_request_id(),
+            batch.tenant,
+            ("", ""),
+            key=key,
+            service_class=served_as,
+            keeps_yielding=served_as is not ServiceClass.INTERACTIVE,
+        )
 
     def _knows_model(self, batch: ClientBatch, model: str) -> bool:
         """True if the client of a batch may use a model, as far as this gateway knows, or has no rights any more."""

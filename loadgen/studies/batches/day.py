@@ -35,6 +35,8 @@ _SECOND_NS: Final = 1_000_000_000
 _PLACES: Final = 48
 """Lines that wait or run at once at each gateway: one for each slot of its region."""
 _BACKLOG_LINES: Final = 8_000
+_BACKLOG_DAYS: Final = 5
+"""Window of the backlog: so long that no line is urgent on the day."""
 _PROMPT_TOKEN_BYTES: Final = 4
 FILES_A_DAY: Final = 8
 FILE_LINES: Final = 180
@@ -63,13 +65,13 @@ LOADS: Final = (
 
 
 class Beside(StrEnum):
-    """What runs beside the interactive load."""
+    """Work beside the interactive load."""
 
     NOTHING = "nothing"
     BACKLOG = "backlog"
     """Files that outlast the day."""
     NO_FILES = "no files"
-    """Nothing, on two days on which targets are chosen by price."""
+    """Only the interactive load, on two days on which targets are chosen by price."""
     FILES = "files"
     """Files that are handed in on the first of two days, with targets chosen by price."""
 
@@ -136,7 +138,8 @@ def _files(cell: DayCell) -> Iterator[dict[str, Any]]:
     for region in SHIFT_HOURS:
         file = {"region": region, "workload": "lines", "tenant": _NIGHT, "window": f"{cell.day_s}s"}
         if cell.beside is Beside.BACKLOG:
-            yield file | {"lines": _BACKLOG_LINES * cell.day_s // DAY_S, "at": "1s"}
+            lines = _BACKLOG_LINES * cell.day_s // DAY_S
+            yield file | {"lines": lines, "at": "1s", "window": f"{_BACKLOG_DAYS * cell.day_s}s"}
         elif cell.beside is Beside.FILES:
             for number in range(FILES_A_DAY):
                 at_s = 1 + number * cell.day_s // FILES_A_DAY

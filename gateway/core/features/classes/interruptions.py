@@ -153,7 +153,8 @@ class Interruptions(Feature):
         if self._at:
             self._forget(request, leg)
         if leg.gave_way_ns is not None and event.result is LegResult.TAKEN_BACK:
-            request.look_ns = self._config.promotion_at(request.request_class.service_class, now_ns)
+            is_promoted = request.request_class.service_class is _INTERACTIVE
+            request.look_ns = None if is_promoted else self._config.promotion_at(request.profile, now_ns)
             self._core.goodput.gave_way(request.profile)
             if leg.state in self._at and isinstance(leg.state, ReplicaState):
                 self._ended[leg.state] = self._ended.get(leg.state, 0) + 1

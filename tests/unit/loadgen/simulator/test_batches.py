@@ -1,4 +1,4 @@
-"""Simulated batches: each line has one result, whoever holds its batch, and the store takes no other."""
+"""Simulated batches: each line has one result, also where gateways die, and the store takes no other."""
 
 from __future__ import annotations
 

@@ -115,6 +115,16 @@ class TestPatience:
             seen += [f"{second}:{each}" for each in started(one.probe(running=5, kv_usage=0.95))]
         assert seen == ["20:r0"]
 
+    def test_a_line_of_a_batch_is_never_promoted(self) -> None:
+        classes = ClassesConfig(batch=BatchConfig(promotion_ns=2 * SECOND, wait_max_ns=40 * SECOND))
+        one = desk(replicas=1, config=CoreConfig(classes=classes))
+        one.probe(running=5, kv_usage=0.95)
+        line = replace(profile("b1"), service_class=BATCH, keeps_yielding=True)
+        one.tell(events.RequestArrived(line, one.now_ns + 900 * SECOND))
+        for _ in range(10):
+            assert not started([*one.wait(SECOND), *one.probe(running=5, kv_usage=0.95)])
+        assert started(one.probe(running=4, kv_usage=0.5)) == ["r0"]
+
     def test_where_nobody_is_promoted_its_patience_ends(self) -> None:
         classes = ClassesConfig(batch=BatchConfig(promotion_ns=None, wait_max_ns=3 * SECOND))
         one = desk(replicas=1, config=CoreConfig(classes=classes))

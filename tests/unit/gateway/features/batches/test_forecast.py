@@ -117,7 +117,6 @@ class TestUrgency:
         assert not may_be_urgent("a", own | others, most)
 
 
-
 @pytest.mark.parametrize(
     ("left", "rate", "expected"), [(10, 2.0, 105), (0, 0.0, 100), (1, 0.0, None), (10, 3.0, 104), (10, 1e-12, None)]
 )

@@ -35,7 +35,9 @@ def page(**changes: dict[str, Any]) -> str:
     """Page of good figures, of which those of the last load differ."""
     good = {Beside.BACKLOG: {"busy": 0.97, "first_p99_ms": 204.0}, Beside.FILES: {"bill": 109.0}}
     found = {
-        (load.name, beside): figures(**good.get(beside, {}) | (changes.get(beside.name, {}) if load is LOADS[-1] else {}))
+        (load.name, beside): figures(
+            **good.get(beside, {}) | (changes.get(beside.name, {}) if load is LOADS[-1] else {})
+        )
         for load in LOADS
         for beside in Beside
     }

@@ -191,6 +191,14 @@ def test_a_class_is_held_to_what_it_is_promised_and_one_that_is_promised_nothing
     assert where(one) == ["r0", "gw-ap", "r1"]
 
 
+@pytest.mark.parametrize("first_token_s", [0, 1])
+def test_a_line_of_a_batch_goes_by_price_alone(first_token_s: int) -> None:
+    one = mesh(by_use(US, 9), by_use(EU, 5), by_use(AP, 1), first_token_s=first_token_s)
+    hear(one, "gw-ap", AP, rtt_ms=5_000)
+    ask(one, "line", service_class=ServiceClass.BATCH, keeps_yielding=True)
+    assert where(one) == ["gw-ap"]
+
+
 def test_other_prices_hold_from_the_moment_they_are_told() -> None:
     one = mesh(by_use(US, 9), by_use(EU, 1), by_use(AP, 5))
     ask(one, "a")
