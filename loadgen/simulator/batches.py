@@ -48,7 +48,7 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What became of one file. Times are those of the run."""
+    """Outcome of one file. Times are those of the run."""
 
     section: BatchSection
     completed: int

@@ -64,7 +64,7 @@ LOADS: Final = (
 )
 
 
-class Beside(StrEnum):
+class DayWork(StrEnum):
     """Work beside the interactive load."""
 
     NOTHING = "nothing"
@@ -77,21 +77,21 @@ class Beside(StrEnum):
 
     @property
     def is_by_price(self) -> bool:
-        return self in (Beside.NO_FILES, Beside.FILES)
+        return self in (DayWork.NO_FILES, DayWork.FILES)
 
 
 class DayCell(Struct, frozen=True):
     """One run."""
 
     load: DayLoad
-    beside: Beside
+    work: DayWork
     seed: int = 1
     day_s: int = DAY_S
     free_share: float | None = None
     """Share of an engine's room that lines leave free; None: the default."""
 
     def __str__(self) -> str:
-        return f"{self.load.name}, {self.beside}, seed {self.seed}"
+        return f"{self.load.name}, {self.work}, seed {self.seed}"
 
 
 def play(cell: DayCell, curve: Path) -> Figures:
@@ -106,14 +106,14 @@ def play(cell: DayCell, curve: Path) -> Figures:
 def _document(cell: DayCell, curve: Path) -> dict[str, Any]:
     day, load = cell.day_s, cell.load
     run: dict[str, Any] = {"system": "nightside"}
-    if cell.beside.is_by_price:
+    if cell.work.is_by_price:
         run["placement"] = {"policy": "price", "price_first_token": "2s"}
     if cell.free_share is not None:
         run["classes"] = {"batch": {"free_share": cell.free_share}}
     document: dict[str, Any] = {
         "name": "batch-day",
         "seed": cell.seed,
-        "duration": f"{day * 2}s" if cell.beside.is_by_price else f"{day}s",
+        "duration": f"{day * 2}s" if cell.work.is_by_price else f"{day}s",
         "drain": f"{day}s",
         "slots": SLOTS,
         "round_trips": "../../demo/round_trips.csv",
@@ -137,10 +137,10 @@ def _files(cell: DayCell) -> Iterator[dict[str, Any]]:
     """Files: one in each region that outlasts the day, or several in the first of two days."""
     for region in SHIFT_HOURS:
         file = {"region": region, "workload": "lines", "tenant": _NIGHT, "window": f"{cell.day_s}s"}
-        if cell.beside is Beside.BACKLOG:
+        if cell.work is DayWork.BACKLOG:
             lines = _BACKLOG_LINES * cell.day_s // DAY_S
             yield file | {"lines": lines, "at": "1s", "window": f"{_BACKLOG_DAYS * cell.day_s}s"}
-        elif cell.beside is Beside.FILES:
+        elif cell.work is DayWork.FILES:
             for number in range(FILES_A_DAY):
                 at_s = 1 + number * cell.day_s // FILES_A_DAY
                 yield file | {"lines": FILE_LINES * cell.day_s // DAY_S, "at": f"{at_s}s"}

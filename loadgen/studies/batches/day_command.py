@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from loadgen.bench.relay.machine import describe_machine
 from loadgen.studies.batches import day_page
-from loadgen.studies.batches.day import LOADS, Beside, DayCell, play
+from loadgen.studies.batches.day import LOADS, DayCell, DayWork, play
 from loadgen.studies.cells import Cell
 from loadgen.studies.commands import options, refuse_over_the_whole, write
 from loadgen.studies.progress import played_whole
@@ -31,9 +31,7 @@ def batch_day(*, traces: Path | None, quick: bool, out: Path | None, cache_folde
         refuse_over_the_whole("--quick", out)
     day = {"day_s": _QUICK_DAY_S} if quick else {}
     try:
-        cells = [
-            _cell(DayCell(load, beside, **day), find_file(traces, load.curve)) for load in LOADS for beside in Beside
-        ]
+        cells = [_cell(DayCell(load, work, **day), find_file(traces, load.curve)) for load in LOADS for work in DayWork]
         found = played_whole(cells, cache_folder, jobs)
     except (TraceError, OSError) as error:
         raise click.ClickException(str(error)) from error
@@ -41,5 +39,5 @@ def batch_day(*, traces: Path | None, quick: bool, out: Path | None, cache_folde
 
 
 def _cell(played: DayCell, curve: Path) -> Cell:
-    place = (played.load.name, played.beside)
+    place = (played.load.name, played.work)
     return Cell(place, f"{played}", partial(play, played, curve), to_builtins(played), (curve,))

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from loadgen.figures import Figures
 from loadgen.studies.batches import day
-from loadgen.studies.batches.day import LOADS, Beside, DayLoad
+from loadgen.studies.batches.day import LOADS, DayLoad, DayWork
 from loadgen.studies.rendering import render
 
 IDLE_MIN: Final = 0.9
@@ -74,11 +74,11 @@ def page_of(found: Mapping[Any, Figures], machine: Mapping[str, object]) -> str:
 
 
 def _row(load: DayLoad, found: Mapping[Any, Figures]) -> DayRow:
-    def of(beside: Beside) -> Figures:
-        place: Hashable = (load.name, beside)
+    def of(work: DayWork) -> Figures:
+        place: Hashable = (load.name, work)
         return found[place]
 
-    return DayRow(load, of(Beside.NOTHING), of(Beside.BACKLOG), of(Beside.NO_FILES), of(Beside.FILES))
+    return DayRow(load, of(DayWork.NOTHING), of(DayWork.BACKLOG), of(DayWork.NO_FILES), of(DayWork.FILES))
 
 
 def _judged(rows: list[DayRow]) -> list[str]:

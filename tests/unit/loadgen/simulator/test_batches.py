@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.vocabulary import RegionName
+from gateway.core.vocabulary import Outcome, RegionName
 from loadgen.simulator.batches import BatchReport, SimBatch, SimBatches
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.client_requests import ClientRequest, SimRanAt
@@ -116,9 +116,9 @@ def stored(**changes: Any) -> tuple[SimBatches, SimBatch, ClientRequest]:
     story: list[ClientRequest] = []
     watch, heard = one.watch, one.watch.client_ended
 
-    def keep(request: ClientRequest, *others: Any) -> None:
+    def keep(request: ClientRequest, outcome: Outcome | None, now_ns: int) -> None:
         story.append(request)
-        heard(request, *others)
+        heard(request, outcome, now_ns)
 
     watch.client_ended = keep  # type: ignore[method-assign]
     one.play()

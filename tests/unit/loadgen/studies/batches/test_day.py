@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.figures import Figures
-from loadgen.studies.batches.day import LOADS, Beside, DayCell, _Interruptions, play
+from loadgen.studies.batches.day import LOADS, DayCell, DayWork, _Interruptions, play
 
 
 @pytest.fixture
@@ -19,16 +19,16 @@ def curve(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def played(curve: Path) -> dict[Beside, Figures]:
-    return {beside: play(DayCell(LOADS[0], beside, day_s=50), curve) for beside in Beside}
+def played(curve: Path) -> dict[DayWork, Figures]:
+    return {work: play(DayCell(LOADS[0], work, day_s=50), curve) for work in DayWork}
 
 
-def test_lines_use_what_is_idle_and_add_to_the_bill(played: dict[Beside, Figures]) -> None:
-    alone, backlog = played[Beside.NOTHING], played[Beside.BACKLOG]
+def test_lines_use_what_is_idle_and_add_to_the_bill(played: dict[DayWork, Figures]) -> None:
+    alone, backlog = played[DayWork.NOTHING], played[DayWork.BACKLOG]
     assert alone["busy"] < backlog["busy"] <= 1
     assert all(each["failed"] == 0 for each in played.values())
     assert sum(each["completed"] for each in backlog["batches"]) > 0
-    no_files, files = played[Beside.NO_FILES], played[Beside.FILES]
+    no_files, files = played[DayWork.NO_FILES], played[DayWork.FILES]
     assert no_files["bill"] <= files["bill"]
     assert 0 < files["cheapest"] < files["bill"], "lines of one region leave it for reserved engines"
     assert no_files["cheapest"] == 0

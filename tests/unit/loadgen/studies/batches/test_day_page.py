@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.figures import Figures
-from loadgen.studies.batches.day import LOADS, Beside
+from loadgen.studies.batches.day import LOADS, DayWork
 from loadgen.studies.batches.day_page import page_of
 
 MACHINE = {"cpu": "a CPU", "cores": 2, "python": "CPython"}
@@ -33,13 +33,13 @@ def figures(**changes: Any) -> Figures:
 
 def page(**changes: dict[str, Any]) -> str:
     """Page of good figures, of which those of the last load differ."""
-    good = {Beside.BACKLOG: {"busy": 0.97, "first_p99_ms": 204.0}, Beside.FILES: {"bill": 109.0}}
+    good = {DayWork.BACKLOG: {"busy": 0.97, "first_p99_ms": 204.0}, DayWork.FILES: {"bill": 109.0}}
     found = {
         (load.name, beside): figures(
             **good.get(beside, {}) | (changes.get(beside.name, {}) if load is LOADS[-1] else {})
         )
         for load in LOADS
-        for beside in Beside
+        for beside in DayWork
     }
     return page_of(found, MACHINE)
 

@@ -107,7 +107,7 @@ class TestInterruptions:
 
     def test_a_request_held_for_the_reading_starts_once_that_is_taken_to_be_over(self) -> None:
         one = busy("i0", batch=())
-        one.core.replicas.read_ns_per_byte = 1000.0
+        one.core.replicas.read_ns_per_byte = 1000
         for name in ("b1", "b2"):
             assert not started(arrive(one, name, ServiceClass.BATCH, prompt="x" * 10_000)), "a prompt is read there"
         assert started(one.finish("i0")) == ["r0"], "the other one has it looked at after the reading"
