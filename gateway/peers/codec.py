@@ -414,6 +414,7 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         sent_bytes=profile.sent_bytes,
         identity=None if order.identity is None else _needed_to_pb(order.identity),
         hints=None if profile.hints == NO_HINTS else _hints_to_pb(profile.hints),
+        keeps_yielding=yields and profile.keeps_yielding,
     )
 
 
@@ -464,6 +465,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         sent_bytes=profile.sent_bytes,
         identity=_needed(profile.identity) if profile.HasField("identity") else None,
         hints=_hints(profile.hints) if profile.HasField("hints") else NO_HINTS,
+        keeps_yielding=profile.keeps_yielding,
     )
 
 

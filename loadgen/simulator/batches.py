@@ -117,6 +117,8 @@ class _Held:
     classes: LineClasses = field(default_factory=LineClasses)
     calls: dict[int, Call] = field(default_factory=dict)
     """Requests that run, by line."""
+    pausing: set[int] = field(default_factory=set)
+    """Lines that failed and are sent again after a while."""
     tries: dict[int, int] = field(default_factory=dict)
 
 
@@ -152,6 +154,12 @@ class _Holder:
                     self.drop(held.batch)
             self._fill()
 
+    def lost(self, batch: SimBatch) -> list[int]:
+        """Lines of a batch without a result that are not in just one place from which they go on."""
+        held = self._held[batch.name]
+        places = [*held.waiting, *held.calls, *held.pausing]
+        return [line for line, result in enumerate(batch.results) if result is None and places.count(line) != 1]
+
     def drop(self, batch: SimBatch) -> None:
         """Give up the lines of a batch that run."""
         held = self._held.pop(batch.name, None)
@@ -165,12 +173,12 @@ class _Holder:
 
     def _in_turn(self) -> Iterator[_Held]:
         """Batches whose next line has a place, each in its turn."""
-        turns = deque(self._held.values())
-        while turns and self._running < self._batches.section.requests_max:
-            held = turns.popleft()
-            if held.waiting and self._held.get(held.batch.name) is held:
-                yield held
-                turns.append(held)
+        while self._running < self._batches.section.requests_max:
+            held = next((each for each in self._held.values() if each.waiting), None)
+            if held is None:
+                return
+            self._held[held.batch.name] = self._held.pop(held.batch.name)
+            yield held
 
     def _send(self, held: _Held, line: int) -> None:
         batch = held.batch
@@ -202,11 +210,13 @@ class _Holder:
             if self._batches.put(held.batch, held.term, line, request):
                 held.rate.add(1, self._agenda.now_ns)
         else:
+            held.pausing.add(line)
             self._agenda.after(round(wait_s * _SECOND_NS), self._again, held, line)
         if self.acts:
             self._agenda.after(0, self.look)
 
     def _again(self, held: _Held, line: int) -> None:
+        held.pausing.remove(line)
         held.waiting.append(line)
         self.look()
 
@@ -312,14 +322,18 @@ class SimBatches:
         elif holder is None or now_ns - batch.renewed_ns > self.section.lease:
             holder = self._take_over(batch)
         if holder is not None and holder.acts and now_ns >= batch.expires_ns:
+            lost = holder.lost(batch)
+            self.expect("no line is lost", not lost, f"{batch.name}: {lost[:5]} and {len(lost)} in all")
             batch.results = [EXPIRED if result is None else result for result in batch.results]
             batch.ended_ns = now_ns
             holder.drop(batch)
 
     def _take_over(self, batch: SimBatch) -> _Holder | None:
-        """Let the first gateway of the region that is up hold the batch."""
-        for gateway in self._gateways.values():
-            if gateway.region == batch.section.region and gateway.is_up and not gateway.is_stalled:
+        """Let a gateway of the region that is up hold the batch, each in its turn."""
+        found = [each for each in self._gateways.values() if each.region == batch.section.region]
+        turn = batch.term % max(1, len(found))
+        for gateway in found[turn:] + found[:turn]:
+            if gateway.is_up and not gateway.is_stalled:
                 key = gateway.gateway_id, gateway.life
                 batch.holder = self._holders.setdefault(key, _Holder(self, gateway))
                 batch.term += 1

@@ -28,7 +28,7 @@ from loadgen.studies.wan.command import wan
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
     token_budget_classifier, eldr, resume, sharing, failover, composition, succession, batch,
-    batch_day,    outside, wan,
+    batch_day, outside, wan,
 )  # fmt: skip
 
 

@@ -537,7 +537,7 @@ def counts_what_yields(original: Original, fleet: Fleet, mask: int) -> int:
     hunter=f"{_CORE_TESTS}/kernel/test_spare_capacity.py",
 )
 def sends_where_slots_are_free(
-    original: Original, peers: Peers, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool
+    original: Original, peers: Peers, state: PeerState, wanted: RequestClass, *, is_idle: bool
 ) -> int:
     return 0 if state.report is None else sum(each.room for each in state.report.capacities)
 

@@ -35,6 +35,8 @@ class ReplicaRooms:
         self._replicas = replicas
         """Replicas by slot."""
         self._rooms = LoadLevels()
+        self._loads = LoadLevels()
+        """Load of each replica without the requests that yield."""
         self._releases: dict[int, float] = {}
         """Requests that leave each replica per nanosecond while its slots are taken, by slot; 0: not known."""
         self.changed = 0
@@ -44,6 +46,7 @@ class ReplicaRooms:
 
     def remove(self, slot: int) -> None:
         self._rooms.remove(slot)
+        self._loads.remove(slot)
         self._releases.pop(slot, None)
         self.changed &= ~(1 << slot)
 
@@ -53,6 +56,19 @@ class ReplicaRooms:
         if self.changed:
             self._count()
         return self._rooms.total_above_zero(mask) or self._rooms.total(mask)
+
+    def total_load(self, mask: int) -> int:
+        """Requests at the replicas of the mask that do not yield. O(distinct loads)."""
+        if self.changed:
+            self._count()
+        return self._loads.total(mask)
+
+    def few_least_loaded(self, mask: int, count: int, first: int) -> list[int]:
+        """Up to `count` slots of the mask with the fewest requests that do not yield; equal ones in order from slot
+        `first` on, wrapping."""
+        if self.changed:
+            self._count()
+        return self._loads.few(mask, count, first)
 
     def spare(self, mask: int) -> int:
         """Replicas of the mask that can each take one more batch request and keep `free_share` of their room free.
@@ -94,6 +110,7 @@ class ReplicaRooms:
             if replica is None:
                 continue  # the last change was the end of a leg, after the replica had left
             self._rooms.put(slot, replica.room)
+            self._loads.put(slot, replica.load - replica.yielding)
             release_ns = replica.slots.release_ns()
             self._releases[slot] = 1 / release_ns if release_ns else 0.0
         self.changed = 0

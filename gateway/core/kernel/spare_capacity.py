@@ -46,7 +46,7 @@ class SpareCapacity:
         found = 0
         for slot in slots_of(mask):
             is_idle = request_class.service_class is _BEST_EFFORT
-            if self._peers.spare(self._peers.at(slot), request_class.model, request_class.rule, is_idle=is_idle) > 0:
+            if self._peers.spare(self._peers.at(slot), request_class, is_idle=is_idle) > 0:
                 found |= 1 << slot
         return found
 
@@ -62,7 +62,7 @@ class SpareCapacity:
             found[region] = found.get(region, 0) + max(1, room)
         for slot in slots_of(peers):
             peer = self._peers.at(slot)
-            free, total = self._peers.free_slots(peer, request_class.model, request_class.rule)
+            free, total = self._peers.free_slots(peer, request_class)
             room = free - ceil(free_share * total)
             found[peer.spec.place.region] = found.get(peer.spec.place.region, 0) + max(1, room)
         return found

@@ -101,14 +101,10 @@ class Fleet:
 
     def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
         """Up to `count` slots of a mask, the least loaded first; among equal ones, those from slot `first` on. For a
-        request that goes first they are found among those with the least load in all, and among those of them where
-        requests yield to it."""
-        found = self._replicas.few_least_loaded(mask, count, first)
-        giving = mask & self._replicas.giving
-        if not (giving and self.goes_first):
-            return found
-        further = self._replicas.few_least_loaded(giving, count, first)
-        return sorted([*found, *(slot for slot in further if slot not in found)], key=self.replica_load)[:count]
+        request that goes first, those that yield to it are no load."""
+        if self.goes_first and self._replicas.giving & mask:
+            return self._replicas.rooms.few_least_loaded(mask, count, first)
+        return self._replicas.few_least_loaded(mask, count, first)
 
     def replica_in_flight(self, slot: int) -> int:
         """Legs of this gateway at the replica."""
@@ -153,11 +149,10 @@ class Fleet:
 
     def total_load(self, mask: int) -> int:
         """Requests on all replicas of the mask together; for a request that goes first, without those that yield to it.
-        O(distinct loads + replicas where requests yield)."""
-        total, giving = self._replicas.total_load(mask), mask & self._replicas.giving
-        if giving and self.goes_first:
-            total -= sum([self._replicas.at(slot).yielding for slot in slots_of(giving)])
-        return total
+        O(distinct loads)."""
+        if self.goes_first and self._replicas.giving & mask:
+            return self._replicas.rooms.total_load(mask)
+        return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
         return sum([each.replicas for each in self.served_by(slot, model)])

@@ -42,7 +42,7 @@ FILES_A_DAY: Final = 8
 FILE_LINES: Final = 180
 _ONE_QUESTION: Final = {"turns": {"median": 1, "sigma": 0.1, "minimum": 1, "maximum": 1}}
 _PEOPLE, _NIGHT = "people", "night"
-_ORDERS = re.compile(r"(start|take back) (batch\S+)/\d+( replica:)?")
+_ORDERS = re.compile(r"(start|take back|end) (batch\d+:\d+)\S*( replica:)?")
 
 
 class DayLoad(Struct, frozen=True):
@@ -97,10 +97,10 @@ class DayCell(Struct, frozen=True):
 def play(cell: DayCell, curve: Path) -> Figures:
     """Figures of one run. Raises ConfigError if the curve cannot be read."""
     scenario = parse_scenario(_document(cell, curve), Path(__file__).with_suffix(".yaml"))
-    interruptions = _Interruptions()
-    world = World(scenario, scenario.runs[0], on_line=interruptions.read if scenario.batches else None)
+    attempts = _Attempts(cell.day_s * _SECOND_NS)
+    world = World(scenario, scenario.runs[0], on_line=attempts.read if scenario.batches else None)
     story = world.play()
-    return {**_figures(cell, scenario, story), **interruptions.figures()}
+    return {**_figures(cell, scenario, story), **attempts.figures()}
 
 
 def _document(cell: DayCell, curve: Path) -> dict[str, Any]:
@@ -215,16 +215,21 @@ def _egress(table: PriceTable, home: RegionName, away: RegionName, line: Request
     return table.egress_micros(home, away, prompt * stretch) + table.egress_micros(away, home, answer * stretch)
 
 
-class _Interruptions:
-    """Interrupted lines, read from the story's own lines."""
+class _Attempts:
+    """Attempts of lines at replicas within a day, read from the story's own lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, until_ns: int) -> None:
+        self._until_ns = until_ns
         self._taken_ns: dict[str, int] = {}
+        """Times at which lines were interrupted that have not started again."""
         self._started_ns: dict[str, int] = {}
-        self.again_s: list[float] = []
+        self._again_s: list[float] = []
         """Times from an interruption to the line's next start."""
-        self.lost_s = 0.0
-        """Seconds for which interrupted attempts had run."""
+        self._completed = 0
+        self._used_s = 0.0
+        """Seconds of slots in attempts that completed, or ran at the end of the day."""
+        self._lost_s = 0.0
+        """Seconds of slots in attempts that were interrupted."""
 
     def read(self, line: str) -> None:
         """Read one line of the story."""
@@ -232,20 +237,31 @@ class _Interruptions:
             return
         at, _, rest = line.partition(" ")
         at_ns = int(at)
-        for order, name, replica in _ORDERS.findall(rest):
-            if order == "take back":
-                self._taken_ns[name] = at_ns
-                if (started_ns := self._started_ns.pop(name, None)) is not None:
-                    self.lost_s += (at_ns - started_ns) / _SECOND_NS
-            elif replica:
+        if at_ns >= self._until_ns:
+            return
+        for what, name, replica in _ORDERS.findall(rest):
+            if what == "start" and replica:
                 self._started_ns[name] = at_ns
                 if (taken_ns := self._taken_ns.pop(name, None)) is not None:
-                    self.again_s.append((at_ns - taken_ns) / _SECOND_NS)
+                    self._again_s.append((at_ns - taken_ns) / _SECOND_NS)
+            elif what != "start" and (started_ns := self._started_ns.pop(name, None)) is not None:
+                took_s = (at_ns - started_ns) / _SECOND_NS
+                if what == "take back":
+                    self._taken_ns[name] = at_ns
+                    self._lost_s += took_s
+                else:
+                    self._completed += 1
+                    self._used_s += took_s
 
     def figures(self) -> Mapping[str, object]:
+        """Figures up to the end of the day; lines that wait then have waited until then."""
+        again_s = self._again_s + [(self._until_ns - each) / _SECOND_NS for each in self._taken_ns.values()]
+        running_s = sum((self._until_ns - each) / _SECOND_NS for each in self._started_ns.values())
         return {
-            "interrupted": len(self.again_s) + len(self._taken_ns),
-            "again_p50_s": quantile(self.again_s, 0.5) if self.again_s else None,
-            "again_p99_s": quantile(self.again_s, 0.99) if self.again_s else None,
-            "lost_s": self.lost_s,
+            "lines": self._completed,
+            "interrupted": len(again_s),
+            "again_p50_s": quantile(again_s, 0.5) if again_s else None,
+            "again_p99_s": quantile(again_s, 0.99) if again_s else None,
+            "used_s": self._used_s + running_s,
+            "lost_s": self._lost_s,
         }

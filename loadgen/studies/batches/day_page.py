@@ -30,9 +30,9 @@ class DayRow(Struct, frozen=True):
 
     @property
     def idle_used(self) -> float:
-        """Share of the slots that the interactive load leaves idle, over time, that lines use."""
-        alone, with_lines = float(self.alone["busy"]), float(self.backlog["busy"])
-        return (with_lines - alone) / (1 - alone)
+        """Time of slots in attempts of lines that were not interrupted, in that which the interactive load leaves idle
+        where it is alone."""
+        return float(self.backlog["used_s"]) / ((1 - float(self.alone["busy"])) * self.slot_seconds)
 
     @property
     def slot_seconds(self) -> int:

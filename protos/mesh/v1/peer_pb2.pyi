@@ -633,6 +633,7 @@ class Profile(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
+    KEEPS_YIELDING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -653,6 +654,8 @@ class Profile(_message.Message):
     """What its client was promised; empty, or a word that the receiver does not know: interactive, which nobody is put before."""
     sent_bytes: _builtins.int
     """Bytes of the prompt on the wire, where media parts make them differ from prompt_bytes. 0: no difference."""
+    keeps_yielding: _builtins.bool
+    """The request is a line of a batch, which is never served like an interactive one however long it waits."""
     @_builtins.property
     def connectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """By which connectors the call can be handed from a prefill to a decode worker; none of them: one replica has to run it."""
@@ -685,10 +688,11 @@ class Profile(_message.Message):
         sent_bytes: _builtins.int = ...,
         identity: Global___NeededIdentity | None = ...,
         hints: Global___Hints | None = ...,
+        keeps_yielding: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "hints", b"hints", "identity", b"identity", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "hints", b"hints", "identity", b"identity", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "hints", b"hints", "identity", b"identity", "is_control", b"is_control", "keeps_yielding", b"keeps_yielding", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015

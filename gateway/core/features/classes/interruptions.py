@@ -99,6 +99,7 @@ class Interruptions(Feature):
         elif leg.role is LegRole.WHOLE and self._may_be_interrupted(request, leg.started_ns):
             self._at.setdefault(state, {})[_key_of(request, leg)] = (request, leg)
             state.yielding += 1
+            self._core.replicas.rooms.changed |= 1 << state.slot
             if state.listed:
                 self._core.replicas.giving |= 1 << state.slot
         if request.request_class.service_rank and self._core.waiting.count:
@@ -172,6 +173,8 @@ class Interruptions(Feature):
         if legs is None or legs.pop(_key_of(request, leg), None) is None:
             return
         state.yielding -= 1
+        if state.listed:
+            self._core.replicas.rooms.changed |= 1 << state.slot
         if not legs:
             del self._at[state]
             self._ended.pop(state, None)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.core.vocabulary import Outcome, RegionName
-from loadgen.simulator.batches import BatchReport, SimBatch, SimBatches
+from loadgen.simulator.batches import BatchReport, SimBatch, SimBatches, _Holder
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.client_requests import ClientRequest, SimRanAt
 from loadgen.simulator.world import World
@@ -56,9 +56,12 @@ class TestSimBatches:
         assert report.ended_ns is not None
 
     def test_files_share_the_places(self) -> None:
-        first, second = played({}, {"tenant": "other"})
+        first, second = played({"lines": 400}, {"tenant": "other", "lines": 400})
         assert first.is_kept
         assert second.is_kept
+        assert first.ended_ns is not None
+        assert second.ended_ns is not None
+        assert abs(first.ended_ns - second.ended_ns) < (first.ended_ns - 1_000_000_000) // 4
 
     @pytest.mark.parametrize("lasts", ["500ms", "20s"])
     def test_the_other_gateway_goes_on_with_what_has_no_result(self, lasts: str) -> None:
@@ -103,6 +106,11 @@ class TestSimBatches:
         request.ran_at = replace(request.ran_at, region=RegionName("eu"))
         with pytest.raises(Broken, match="each line runs where its policy allows"):
             batches.put(batch, batch.term, 0, request)
+
+    def test_a_line_that_is_not_sent_again_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_Holder, "_again", lambda *_: None)
+        with pytest.raises(Broken, match="no line is lost"):
+            played({"lines": 400, "window": "20s"}, request_deadline="300ms")
 
     def test_a_line_without_a_result_at_the_end_is_found(self) -> None:
         batches, _, _ = stored()

@@ -64,6 +64,7 @@ class Told:
         """Have requests run at a replica, of which so many yield."""
         self.load(slot, running=running)
         self.core.replicas.at(slot).yielding = yielding
+        self.core.replicas.rooms.changed |= 1 << slot
         if yielding:
             self.core.replicas.giving |= 1 << slot
 
@@ -411,10 +412,11 @@ class TestBesideRequestsThatYield:
         told.hear(load=1, yielding=20)
         assert told.costs_there(prompt("a")).total_ns >= idle.total_ns, "a lie makes it no cheaper than idle"
 
-    def test_the_one_with_the_most_requests_is_compared_if_these_yield(self) -> None:
+    @pytest.mark.parametrize("elsewhere", [0, 1])
+    def test_the_one_with_the_most_requests_is_compared_if_these_yield(self, elsewhere: int) -> None:
         told = Told(replicas=7)
         for slot in range(6):
-            told.load(slot, running=20)
+            told.runs(slot, 20, yielding=elsewhere)
         told.runs(6, 22, yielding=21)
         told.fleet.goes_first = True
         assert told.chosen(prompt("a")) == 6

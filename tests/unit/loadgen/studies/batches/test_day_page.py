@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from loadgen.figures import Figures
-from loadgen.studies.batches.day import LOADS, DayWork
+from loadgen.studies.batches.day import DAY_S, LOADS, SLOTS, DayWork
 from loadgen.studies.batches.day_page import page_of
 
+IDLE_S = 0.6 * DAY_S * 6 * SLOTS
+"""Idle time of the slots that `figures` leave alone."""
 MACHINE = {"cpu": "a CPU", "cores": 2, "python": "CPython"}
 
 
@@ -28,18 +30,21 @@ def figures(**changes: Any) -> Figures:
         "again_p50_s": 0.1,
         "again_p99_s": 1.0,
         "lost_s": 5.0,
+        "used_s": 0.0,
+        "lines": 10,
     } | changes
 
 
 def page(**changes: dict[str, Any]) -> str:
     """Page of good figures, of which those of the last load differ."""
-    good = {DayWork.BACKLOG: {"busy": 0.97, "first_p99_ms": 204.0}, DayWork.FILES: {"bill": 109.0}}
+    good = {
+        DayWork.BACKLOG: {"busy": 0.97, "used_s": 0.95 * IDLE_S, "first_p99_ms": 204.0},
+        DayWork.FILES: {"bill": 109.0},
+    }
     found = {
-        (load.name, beside): figures(
-            **good.get(beside, {}) | (changes.get(beside.name, {}) if load is LOADS[-1] else {})
-        )
+        (load.name, work): figures(**good.get(work, {}) | (changes.get(work.name, {}) if load is LOADS[-1] else {}))
         for load in LOADS
-        for beside in DayWork
+        for work in DayWork
     }
     return page_of(found, MACHINE)
 
@@ -56,7 +61,7 @@ def test_what_is_reached_is_met() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"BACKLOG": {"busy": 0.8}}, "idle slots used"),
+        ({"BACKLOG": {"used_s": 0.8 * IDLE_S}}, "idle slots used"),
         ({"BACKLOG": {"first_p99_ms": 300.0}}, "first tokens"),
         ({"BACKLOG": {"again_p99_s": 3.0}}, "seconds until"),
         ({"FILES": {"batches": [{"kept": False, "completed": 1, "tries": 1, "urgent": 1}] * 20}}, "windows kept"),
