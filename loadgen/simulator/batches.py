@@ -117,8 +117,8 @@ class _Held:
     classes: LineClasses = field(default_factory=LineClasses)
     calls: dict[int, Call] = field(default_factory=dict)
     """Requests that run, by line."""
-    pausing: set[int] = field(default_factory=set)
-    """Lines that failed and are sent again after a while."""
+    again_ns: dict[int, int] = field(default_factory=dict)
+    """Times at which lines that failed are sent again."""
     tries: dict[int, int] = field(default_factory=dict)
 
 
@@ -156,8 +156,8 @@ class _Holder:
 
     def lost(self, batch: SimBatch) -> list[int]:
         """Lines of a batch without a result that are not in just one place from which they go on."""
-        held = self._held[batch.name]
-        places = [*held.waiting, *held.calls, *held.pausing]
+        held, now_ns = self._held[batch.name], self._agenda.now_ns
+        places = [*held.waiting, *held.calls, *(line for line, at_ns in held.again_ns.items() if at_ns >= now_ns)]
         return [line for line, result in enumerate(batch.results) if result is None and places.count(line) != 1]
 
     def drop(self, batch: SimBatch) -> None:
@@ -210,13 +210,13 @@ class _Holder:
             if self._batches.put(held.batch, held.term, line, request):
                 held.rate.add(1, self._agenda.now_ns)
         else:
-            held.pausing.add(line)
-            self._agenda.after(round(wait_s * _SECOND_NS), self._again, held, line)
+            again_ns = held.again_ns[line] = self._agenda.now_ns + round(wait_s * _SECOND_NS)
+            self._agenda.at(again_ns, self._again, held, line)
         if self.acts:
             self._agenda.after(0, self.look)
 
     def _again(self, held: _Held, line: int) -> None:
-        held.pausing.remove(line)
+        del held.again_ns[line]
         held.waiting.append(line)
         self.look()
 

@@ -81,9 +81,9 @@ class TestSimBatches:
         assert (report.completed, report.takeovers) == (200, 1)
 
     def test_lines_are_urgent_once_the_window_is_at_risk(self) -> None:
-        busy = [{"region": "us", "workload": "chat", "clients": 40}]
+        busy = [{"region": "us", "workload": "chat", "clients": 20}]
         (report,) = played(
-            {"lines": 3000, "window": "100s"}, duration="90s", clients=busy, drain="100s", requests_max=20
+            {"lines": 3000, "window": "85s"}, duration="75s", clients=busy, drain="100s", requests_max=10
         )
         assert report.urgent > 0
 
@@ -109,8 +109,9 @@ class TestSimBatches:
 
     def test_a_line_that_is_not_sent_again_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_Holder, "_again", lambda *_: None)
+        crashes = [{"kind": "replica_crash", "target": each, "at": "3s", "lasts": "500ms"} for each in ("us/0", "eu/0")]
         with pytest.raises(Broken, match="no line is lost"):
-            played({"lines": 400, "window": "20s"}, request_deadline="300ms")
+            played({"lines": 400, "window": "20s"}, faults=crashes, runs=[{"attempt": {"attempts_max": 1}}])
 
     def test_a_line_without_a_result_at_the_end_is_found(self) -> None:
         batches, _, _ = stored()
