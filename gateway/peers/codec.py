@@ -307,6 +307,7 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(message.release_us <= RELEASE_US_MAX, "no request takes so long")
     require(message.yielding <= message.load, "more requests yield than there are")
     require(message.spare <= message.replicas, "more replicas have room to spare than there are")
+    room = message.room if message.HasField("room") else message.available
     return ModelCapacity(
         model=_model(message.model),
         pool=read_pool_name(message.pool, "pool"),
@@ -319,11 +320,11 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         connector=_CONNECTORS_TOLD.get(message.connector),
         context_tokens_max=message.context_tokens_max,
         threshold_tokens=message.threshold_tokens,
-        room=message.room if message.HasField("room") else message.available,
+        room=room,
         release_ns=message.release_us * MICROSECOND_NS,
         identity=_identity(message.identity),
         yielding=message.yielding,
-        spare=message.spare,
+        spare=message.spare if message.HasField("spare") else message.available * (room > 0),
     )
 
 

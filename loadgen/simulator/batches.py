@@ -143,6 +143,7 @@ class _Holder:
 
     def take(self, batch: SimBatch) -> None:
         """Begin to send the lines that have no result."""
+        self.drop(batch)
         waiting = deque(line for line, result in enumerate(batch.results) if result is None)
         self._held[batch.name] = _Held(batch, batch.term, waiting, LineRate(self._agenda.now_ns))
 

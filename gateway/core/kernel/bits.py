@@ -96,6 +96,8 @@ class LoadLevels:
         few: list[int] = []
         while mask and len(few) < count:
             level = self.least(mask)
+            if not level:
+                break
             mask &= ~level
             while level and len(few) < count:
                 slot = next_slot_from(level, first)

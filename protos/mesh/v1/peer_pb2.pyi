@@ -416,7 +416,9 @@ class ModelCapacity(_message.Message):
     yielding: _builtins.int
     """Running requests on these replicas whose slots an interactive request would be given at once."""
     spare: _builtins.int
-    """Replicas of these that would each begin one more batch request at once."""
+    """Replicas of these that would each begin one more batch request at once. Left out: all that are available, if there
+    is room.
+    """
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -437,20 +439,24 @@ class ModelCapacity(_message.Message):
         release_us: _builtins.int = ...,
         identity: _builtins.str = ...,
         yielding: _builtins.int = ...,
-        spare: _builtins.int = ...,
+        spare: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "free_tokens", b"free_tokens", "place", b"place", "room", b"room"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "_spare", b"_spare", "free_tokens", b"free_tokens", "place", b"place", "room", b"room", "spare", b"spare"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "spare", b"spare", "threshold_tokens", b"threshold_tokens", "yielding", b"yielding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "_spare", b"_spare", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "spare", b"spare", "threshold_tokens", b"threshold_tokens", "yielding", b"yielding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
     _WhichOneofReturnType__room: _TypeAlias = _typing.Literal["room"]  # noqa: Y015
     _WhichOneofArgType__room: _TypeAlias = _typing.Literal["_room", b"_room"]  # noqa: Y015
+    _WhichOneofReturnType__spare: _TypeAlias = _typing.Literal["spare"]  # noqa: Y015
+    _WhichOneofArgType__spare: _TypeAlias = _typing.Literal["_spare", b"_spare"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_tokens) -> _WhichOneofReturnType__free_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__room) -> _WhichOneofReturnType__room | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spare) -> _WhichOneofReturnType__spare | None: ...
 
 Global___ModelCapacity: _TypeAlias = ModelCapacity  # noqa: Y015
 

@@ -79,6 +79,11 @@ class Interruptions(Feature):
             if state.yielding != len(self._at.get(state, ()))
             or bool(state.yielding) is not bool(self._core.replicas.giving >> state.slot & 1)
         ]
+        wrong += [
+            ("loads without what yields are known", str(state.target))
+            for state in self._core.replicas
+            if self._core.replicas.rooms.total_load(1 << state.slot) != state.load - state.yielding
+        ]
         often = [
             ("no request is interrupted too often", request.request_id)
             for request in self._core.requests.values()
@@ -99,7 +104,6 @@ class Interruptions(Feature):
         elif leg.role is LegRole.WHOLE and self._may_be_interrupted(request, leg.started_ns):
             self._at.setdefault(state, {})[_key_of(request, leg)] = (request, leg)
             state.yielding += 1
-            self._core.replicas.rooms.changed |= 1 << state.slot
             if state.listed:
                 self._core.replicas.giving |= 1 << state.slot
         if request.request_class.service_rank and self._core.waiting.count:

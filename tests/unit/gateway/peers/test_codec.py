@@ -220,7 +220,7 @@ def test_a_gateway_of_an_older_version_tells_no_load() -> None:
     for name in ("load", "backlog_bytes", "free_tokens", "room", "release_us", "identity", "yielding", "spare"):
         message.capacities[0].ClearField(name)
     report, _ = codec.read_load(message)
-    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, room=2)
+    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, room=2, spare=2)
     assert report.capacities[0].free_tokens is None, "which is not a cache without room"
 
 

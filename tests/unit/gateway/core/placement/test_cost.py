@@ -423,6 +423,25 @@ class TestBesideRequestsThatYield:
         told.fleet.goes_first = False
         assert told.chosen(prompt("a")) != 6
 
+    def test_nobody_waits_for_room_in_a_cache_beside_them(self) -> None:
+        told = Told(replicas=1, kept_gaps=1e9)
+        told.runs(0, 20, yielding=20)
+        told.policy._is_full = lambda _: True  # type: ignore[method-assign]
+        told.policy.reading_again_ns = lambda _: 10.0**15  # type: ignore[method-assign]
+        for goes_first in (True, False):
+            told.fleet.goes_first = goes_first
+            hold = told.hold(prompt("a"))
+            assert (hold is None) is goes_first
+
+    def test_the_policies_that_go_by_load_alone_do_not_count_them(self) -> None:
+        told = Told()
+        told.runs(0, 20, yielding=20)
+        told.load(1, running=2)
+        told.fleet.goes_first = True
+        assert told.fleet.least_loaded_replica(0b11) == 0
+        told.fleet.goes_first = False
+        assert told.fleet.least_loaded_replica(0b11) == 1
+
 
 class TestAtAnotherGateway:
     def test_load_is_that_of_one_of_its_replicas_and_of_the_way_the_weight_of_a_client_s_time_counts(self) -> None:
