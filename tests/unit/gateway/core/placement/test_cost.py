@@ -426,8 +426,8 @@ class TestBesideRequestsThatYield:
     def test_nobody_waits_for_room_in_a_cache_beside_them(self) -> None:
         told = Told(replicas=1, kept_gaps=1e9)
         told.runs(0, 20, yielding=20)
-        told.policy._is_full = lambda _: True  # type: ignore[method-assign]
-        told.policy.reading_again_ns = lambda _: 10.0**15  # type: ignore[method-assign]
+        told.policy._is_full = lambda slot: True  # type: ignore[method-assign]
+        told.policy.reading_again_ns = lambda uncached_bytes: 10.0**15  # type: ignore[method-assign]
         for goes_first in (True, False):
             told.fleet.goes_first = goes_first
             hold = told.hold(prompt("a"))
