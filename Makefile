@@ -110,6 +110,7 @@ nightly: test test-nightly digests fuzz test-engines test-cloud test-clients tes
 	$(BIN)/nightside sim --chaos breaking --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos silent --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos unsteady --runs 1000 --seed 1000
+	$(BIN)/nightside sim --chaos batches --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos pair --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos moving-pools --runs 1000 --seed 1000
 	@.ci/compile && .ci/test-compiled || [ $$? = 69 ]

@@ -281,6 +281,8 @@ class RequestProfile(Struct, frozen=True):
     identity: NeededIdentity | None = None
     """Identity that the request is bound to since an attempt of it failed or broke; None: to none."""
     hints: Hints = NO_HINTS
+    keeps_yielding: bool = False
+    """The request is never served like an interactive one, however long it waits: its batch knows when it is urgent."""
 
     @property
     def bytes_to_send(self) -> int:
@@ -752,6 +754,8 @@ class ModelCapacity(Struct, frozen=True):
     """Identity of the model on these replicas; empty: not known."""
     yielding: int = 0
     """Running requests whose slots an interactive request would be given at once."""
+    spare: int = 0
+    """Replicas that would each begin one more batch request at once."""
 
 
 class ModelQueue(Struct, frozen=True):

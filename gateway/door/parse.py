@@ -112,7 +112,17 @@ class ParsedRequest:
 class Caller:
     """Identity and wishes of the client, by key and headers."""
 
-    __slots__ = ("category", "hints", "key", "patience_ns", "request_id", "service_class", "session_hints", "tenant")
+    __slots__ = (
+        "category",
+        "hints",
+        "keeps_yielding",
+        "key",
+        "patience_ns",
+        "request_id",
+        "service_class",
+        "session_hints",
+        "tenant",
+    )
 
     def __init__(
         self,
@@ -125,6 +135,7 @@ class Caller:
         service_class: ServiceClass | None = None,
         patience_ns: int | None = None,
         hints: Mapping[str, int] = NO_HINTS_GIVEN,
+        keeps_yielding: bool = False,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -140,6 +151,8 @@ class Caller:
         """Nanoseconds that the client allows for the whole answer; None if it sets no limit."""
         self.hints = hints
         """Hints that the headers give, by field."""
+        self.keeps_yielding = keeps_yielding
+        """True for a line of a batch; see `RequestProfile`."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -279,6 +292,7 @@ def read_request(
         service_class=_served_as(caller, model, promises),
         sent_bytes=0 if media is None else media.sent_bytes,
         hints=hints,
+        keeps_yielding=caller.keeps_yielding,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
     return ParsedRequest(

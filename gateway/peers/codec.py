@@ -205,6 +205,7 @@ def load_to_pb(report: LoadReport, age_ns: int) -> pb.SubscribeResponse:
                 release_us=min(each.release_ns // MICROSECOND_NS, RELEASE_US_MAX),
                 identity=each.identity,
                 yielding=min(each.yielding, LOAD_MAX),
+                spare=each.spare,
             )
             for each in report.capacities
         ],
@@ -305,6 +306,8 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
     require(abs(message.room) <= LOAD_MAX, "the room is no number of requests")
     require(message.release_us <= RELEASE_US_MAX, "no request takes so long")
     require(message.yielding <= message.load, "more requests yield than there are")
+    require(message.spare <= message.replicas, "more replicas have room to spare than there are")
+    room = message.room if message.HasField("room") else message.available
     return ModelCapacity(
         model=_model(message.model),
         pool=read_pool_name(message.pool, "pool"),
@@ -317,10 +320,11 @@ def _capacity(message: pb.ModelCapacity) -> ModelCapacity:
         connector=_CONNECTORS_TOLD.get(message.connector),
         context_tokens_max=message.context_tokens_max,
         threshold_tokens=message.threshold_tokens,
-        room=message.room if message.HasField("room") else message.available,
+        room=room,
         release_ns=message.release_us * MICROSECOND_NS,
         identity=_identity(message.identity),
         yielding=message.yielding,
+        spare=message.spare if message.HasField("spare") else message.available * (room > 0),
     )
 
 
@@ -411,6 +415,7 @@ def _profile_to_pb(profile: RequestProfile, order: StartLeg) -> pb.Profile:
         sent_bytes=profile.sent_bytes,
         identity=None if order.identity is None else _needed_to_pb(order.identity),
         hints=None if profile.hints == NO_HINTS else _hints_to_pb(profile.hints),
+        keeps_yielding=yields and profile.keeps_yielding,
     )
 
 
@@ -461,6 +466,7 @@ def _profile(message: pb.ForwardRequest) -> RequestProfile:
         sent_bytes=profile.sent_bytes,
         identity=_needed(profile.identity) if profile.HasField("identity") else None,
         hints=_hints(profile.hints) if profile.HasField("hints") else NO_HINTS,
+        keeps_yielding=profile.keeps_yielding,
     )
 
 

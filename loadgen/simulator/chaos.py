@@ -81,6 +81,9 @@ class ChaosKind(StrEnum):
     """Replicas that are announced to leave, in every second mesh while answers break all the time."""
     UNSTEADY = "unsteady"
     """Gateways that stall and go on, and links that lose and delay packets or are cut in one direction."""
+    BATCHES = "batches"
+    """Files of requests, which gateways hold and pass on, in every third mesh while gateways stall, and in every third
+    one while answers break all the time."""
 
 
 def run_chaos(
@@ -396,6 +399,39 @@ def _unsteady_document(seed: int) -> dict[str, Any]:
     return document | {"faults": [*document["faults"], *faults]}
 
 
+def _batches_document(seed: int) -> dict[str, Any]:
+    """Document in which files of requests are handed in, some with windows too short for them, and the gateways that
+    hold them crash for longer or shorter than a lease."""
+    document = (_mesh_document, _unsteady_document, _breaking_document)[seed % 3](seed)
+    rng = random.Random(f"chaos/{seed}/batches")
+    places = _places_in(document | {"faults": []})
+    files = [
+        {
+            "region": rng.choice(places.regions),
+            "workload": rng.choice(("chat", "tree", "burst")),
+            "tenant": rng.choice(("default", "acme")),
+            "lines": rng.choice((5, 20, 60)),
+            "at": f"{rng.randrange(1, 4000)}ms",
+            "window": f"{rng.choice((2, 20, 100))}s",
+        }
+        for _ in range(rng.randint(1, 4))
+    ]
+    document["batches"] = {
+        "files": files,
+        "requests_max": rng.choice((2, 8, 32)),
+        "urgent_share": rng.choice((0.1, 0.5)),
+        "lease": rng.choice(("1s", "3s")),
+    }
+    holders = [each for each in places.gateways if each.startswith(f"{files[0]['region']}/")]
+    crash = {"kind": "gateway_crash", "target": rng.choice(holders), "at": f"{rng.randrange(500, 5000)}ms"}
+    crashes = [crash | {"lasts": f"{rng.choice((300, 2000, 8000))}ms"}] if rng.random() < 0.7 else []
+    for run in document["runs"]:
+        classes = run.setdefault("classes", {})
+        classes |= {"interruptions_max": rng.choice((0, 1, 3))}
+        classes["batch"] = {"free_share": rng.choice((0.0, 0.1)), "promotion": rng.choice((None, "2s", "120s"))}
+    return document | {"faults": [*document["faults"], *crashes]}
+
+
 def _kv_events_document(seed: int) -> dict[str, Any]:
     """Document in which engines with small caches tell what these hold, and messages are lost."""
     document = _mesh_document(seed)
@@ -644,4 +680,5 @@ _DOCUMENTS: dict[ChaosKind, Callable[[int], dict[str, Any]]] = {
     ChaosKind.KV_EVENTS: _kv_events_document,
     ChaosKind.LEAVING: _leaving_document,
     ChaosKind.UNSTEADY: _unsteady_document,
+    ChaosKind.BATCHES: _batches_document,
 }

@@ -149,7 +149,7 @@ class _Errand:
             self._request_id(number),
             self.tenant,
             self.session_key,
-            self._prompt(step),
+            self.prompt(step),
             step.output_tokens,
             on_end=lambda request: self._answered(number, request),
             follows=follows,
@@ -158,7 +158,7 @@ class _Errand:
     def _request_id(self, number: int) -> RequestId:
         return RequestId(f"{self.group.number}:{self.program_id}#{number}")
 
-    def _prompt(self, step: WorkloadStep) -> Prompt:
+    def prompt(self, step: WorkloadStep) -> Prompt:
         """Prompt of a step as an engine sees it: each turn between the marks of the chat template."""
         if step.passage is not None:
             return passage_prompt(self.group.empty(self.tenant), step.passage)
@@ -344,6 +344,22 @@ class ClientGroup:
         request, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
         self._dispatch(request, gateway, on_end)
 
+    def line(self, request_id: RequestId, program: Program, service_class: ServiceClass) -> ClientRequest:
+        """First request of a program as a batch sends it: of one class, for an answer in one piece."""
+        step = next(each for each in program.steps if each.after is None)
+        prompt = _Errand(self, program, lambda _: None).prompt(step)
+        tenant = TenantName(program.tenant) if program.tenant else self._tenant
+        request, _ = self._ask(request_id, tenant, program.session_key, prompt, step.output_tokens)
+        yields = service_class is not ServiceClass.INTERACTIVE
+        request.profile = replace(request.profile, service_class=service_class, stream=False, keeps_yielding=yields)
+        return request
+
+    def open(self, request: ClientRequest, gateway: SimGateway, on_end: Callable[[ClientRequest], None]) -> Call:
+        """Send a request to a gateway, whatever the name says."""
+        request.gateway_id = gateway.gateway_id
+        self._note(request)
+        return _Call(self.town, request, gateway, on_end)
+
     def check_service(self, on_end: Callable[[ClientRequest], None]) -> None:
         """Send one small interactive request, which must be answered: others may be refused where nothing is idle."""
         request_id = RequestId(f"{self.number}:last-check")
@@ -429,9 +445,7 @@ class ClientGroup:
         self, request: ClientRequest, gateway: SimGateway | None, on_end: Callable[[ClientRequest], None]
     ) -> None:
         town = self.town
-        assert request.request_id not in town.open_asks, "request ids are used once"
-        town.open_asks[request.request_id] = request
-        town.chronicle.note(town.agenda.now_ns, f"client {request.request_id} asks {request.gateway_id}")
+        self._note(request)
         call: Call
         if town.call_by_name is not None:
             call = town.call_by_name(request, on_end)
@@ -446,3 +460,9 @@ class ClientGroup:
         patience_ns = self._section.patience
         if patience_ns is not None and not request.is_last_check and self._rng.random() < self._section.impatient_share:
             town.agenda.after(patience_ns, call.leave)
+
+    def _note(self, request: ClientRequest) -> None:
+        town = self.town
+        assert request.request_id not in town.open_asks, "request ids are used once"
+        town.open_asks[request.request_id] = request
+        town.chronicle.note(town.agenda.now_ns, f"client {request.request_id} asks {request.gateway_id}")

@@ -284,6 +284,11 @@ class SimGateway:
         return self.core is not None
 
     @property
+    def life(self) -> int:
+        """Number of its process, which starts and ends count up."""
+        return self._life
+
+    @property
     def is_stalled(self) -> bool:
         return self.process is not None and self.process.is_stalled
 

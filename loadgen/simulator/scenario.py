@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from gateway.config.region_file import CoreFile
-from gateway.core.kernel.residency import ResidencyPolicy
+from gateway.core.kernel.residency import ResidencyPolicy, Verdict, may_process
 from gateway.core.vocabulary import (
     GatewayId,
     Jurisdiction,
@@ -50,6 +50,7 @@ from loadgen.engine.model import EngineConfig
 from loadgen.engine.presets import PRESETS
 from loadgen.questions import Questions, parse_questions
 from loadgen.round_trips import parse_round_trips
+from loadgen.simulator.batch_sections import BatchesSection
 from loadgen.simulator.control_sections import ControllerSection, NamesSection
 from loadgen.simulator.decode_workers import TransferConfig
 from loadgen.simulator.faults import CONTROLLER, STANDBY, FaultKind, SimFault
@@ -556,6 +557,8 @@ class Scenario(_Section):
     """Controller; without one, gateways serve their regions' own replicas, and clients know which gateway is up."""
     names: NamesSection = NamesSection()
     """Resolution of the mesh's name by clients, if there is a controller."""
+    batches: BatchesSection | None = None
+    """Files of requests that are handed in while the load is sent."""
     scaling: ScalingSection | None = None
     """Scaling of replicas; without it, and in runs that do not scale, all replicas run all the time."""
     faults: tuple[FaultSection, ...] = ()
@@ -601,12 +604,20 @@ class Scenario(_Section):
                     yield f"regions.{name}.adopted: there is no region {adopted.region!r}"
         if self.balancer_region and self.balancer_region not in self.regions:
             yield f"balancer_region: there is no region {self.balancer_region!r}"
+        yield from self._batch_faults()
         yield from self._controller_faults()
         yield from self._scaling_faults()
         names = [run.name for run in self.runs]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"runs: two are called {name!r}"
         yield from self._target_faults()
+
+    def _batch_faults(self) -> Iterator[str]:
+        for number, batch in enumerate(() if self.batches is None else self.batches.files):
+            if batch.region not in self.regions:
+                yield f"batches.files[{number}].region: there is no region {batch.region!r}"
+            if batch.workload not in self.workloads or self.workloads[batch.workload].trace is not None:
+                yield f"batches.files[{number}].workload: there is no workload {batch.workload!r} without a trace"
 
     def _controller_faults(self) -> Iterator[str]:
         if self.controller is None:
@@ -806,6 +817,10 @@ class Scenario(_Section):
     def policy_of(self, region: str) -> ResidencyPolicy:
         return self.policy_document(region).policy()
 
+    def verdict(self, region: str, tenant: TenantName, there: str) -> Verdict:
+        """Decision of a region's policy whether a tenant's requests may be processed in another one."""
+        return may_process(self.policy_of(region), tenant, self.place(there))
+
     def policy_document(self, region: str) -> PolicyDocument:
         section = self.regions[region]
         everywhere = PolicyPlaces(jurisdictions=tuple(sorted({each.jurisdiction for each in self.regions.values()})))
@@ -864,7 +879,9 @@ class Scenario(_Section):
         return next((each.day for each in curves if each is not None), _DAY_NS)
 
     def tenants(self) -> list[TenantName]:
-        return list(dict.fromkeys(TenantName(clients.tenant) for clients in self.clients))
+        names = [each.tenant for each in self.clients]
+        names += [] if self.batches is None else [each.tenant for each in self.batches.files]
+        return list(dict.fromkeys(map(TenantName, names)))
 
 
 def load_scenario(

@@ -31,6 +31,8 @@ from loadgen.engine.model import EngineConfig
 from loadgen.figures import Figures
 from loadgen.report import PrefixTokens, RequestReport
 from loadgen.simulator.agenda import Agenda
+from loadgen.simulator.batch_sections import BatchSection
+from loadgen.simulator.batches import BatchReport, SimBatches
 from loadgen.simulator.checkers import CheckCounts, InvariantWatch
 from loadgen.simulator.chronicle import Chronicle
 from loadgen.simulator.client_requests import ClientRequest
@@ -120,6 +122,8 @@ class Story:
     """Replica-hours, starts and stops, if replicas are scaled."""
     money: Figures | None = None
     """Costs, if the scenario has prices."""
+    batches: tuple[BatchReport, ...] = ()
+    """Outcome of each file of requests."""
 
 
 class World:
@@ -187,6 +191,7 @@ class World:
         if self.control is not None:
             self.control.give_clients_the_name(self._town)
         self._groups = [self._group(number, section) for number, section in enumerate(scenario.clients)]
+        self._batches = self._build_batches()
         self._samples: dict[RegionName, list[RegionSample]] = {RegionName(region): [] for region in scenario.regions}
         self._prefix_tokens_before = dict.fromkeys(self._samples, PrefixTokens())
 
@@ -232,6 +237,8 @@ class World:
         The groups ask in turn: an engine with no room for waiting requests refuses the second of two, however idle it
         is.
         """
+        if self._batches is not None:
+            self._batches.expect_ended()
         self._settle()
         if self.control is not None:
             self._await_homecoming(self.control)
@@ -353,6 +360,22 @@ class World:
         workload = self._scenario.workload_of(number)
         return ClientGroup(number, section, workload, self._town, self._rng(f"clients {number}"))
 
+    def _build_batches(self) -> SimBatches | None:
+        section = self._scenario.batches
+        if section is None:
+            return None
+        files = enumerate(section.files, len(self._scenario.clients))
+        workloads = {name: self._scenario.workload(name) for name in {file.workload for file in section.files}}
+        groups = [
+            ClientGroup(number, _as_clients(file), workloads[file.workload], self._town, self._rng(f"clients {number}"))
+            for number, file in files
+        ]
+        programs = [
+            workloads[each.workload].programs(f"{each.region}/file{number}")
+            for number, each in enumerate(section.files)
+        ]
+        return SimBatches(section, groups, programs, self._agenda, self._gateways, verdict=self._scenario.verdict)
+
     # Course of the run
 
     def _start(self) -> None:
@@ -371,6 +394,8 @@ class World:
                 self._agenda.at(to_ns, self._heal, fault)
         for group in self._groups:
             group.start()
+        if self._batches is not None:
+            self._batches.start()
         self._agenda.at(self._scenario.warm_up, self._end_warm_up)
         self._sample()
 
@@ -409,6 +434,7 @@ class World:
     def _is_quiet(self) -> bool:
         return (
             not self._town.open_asks
+            and (self._batches is None or self._batches.are_over)
             and not self._active.total()
             and not any(gateway.owned_requests for gateway in self._gateways.values())
             and not any(engine.outstanding or engine.kept for engine in self._engines.values())
@@ -558,6 +584,7 @@ class World:
             None if self.control is None else self.control.figures(),
             None if self._autoscaler is None else self._autoscaler.figures(self._scenario.duration),
             self._money(),
+            () if self._batches is None else self._batches.reports(),
         )
 
     def _money(self) -> Figures | None:
@@ -577,6 +604,11 @@ def _seldom_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def _as_clients(file: BatchSection) -> ClientsSection:
+    """Client that handed a file in."""
+    return ClientsSection(region=file.region, workload=file.workload, tenant=file.tenant)
 
 
 def _region_of(gateway_id: GatewayId) -> str:

@@ -6,6 +6,7 @@ import click
 
 from loadgen.studies.balanceroute.command import balanceroute
 from loadgen.studies.batches.command import batch
+from loadgen.studies.batches.day_command import batch_day
 from loadgen.studies.composition.command import composition
 from loadgen.studies.eldr.command import eldr
 from loadgen.studies.failover.command import failover
@@ -27,7 +28,7 @@ from loadgen.studies.wan.command import wan
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
     token_budget_classifier, eldr, resume, sharing, failover, composition, succession, batch,
-    outside, wan,
+    batch_day, outside, wan,
 )  # fmt: skip
 
 

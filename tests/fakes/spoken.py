@@ -55,7 +55,9 @@ REPORT = LoadReport(
     accepting=True,
     assignment_version=3,
     policy_digest="abc",
-    capacities=(ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0, room=2),),
+    capacities=(
+        ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, load=17, backlog_bytes=70_000, free_tokens=0, room=2, spare=2),
+    ),
     queues=(ModelQueue(MODEL, 9),),
     control=ControlVersion(2, 2**40),
 )

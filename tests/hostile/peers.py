@@ -519,6 +519,7 @@ BEAT_CASES = (
     BeatCase("room for 10**9", _capacities(room=10**9), True),
     BeatCase("room for -10**9", _capacities(room=-(10**9)), True),
     BeatCase("room, and nobody available", _capacities(available=0, room=10**9), True),
+    BeatCase("more replicas with room to spare than there are", _capacities(replicas=2, spare=3), False),
     BeatCase("a release each microsecond", _capacities(room=-5, release_us=1), True),
     BeatCase("a release of 2**64 - 1", _capacities(release_us=2**64 - 1), False),
     BeatCase("a load of 2**64 - 1", _capacities(load=2**64 - 1), False),

@@ -509,6 +509,40 @@ def gives_slots_to_the_promoted(original: Original, request: RequestState) -> bo
 
 
 @mutant(
+    "a request held for the reading of a prompt is not looked at once that is taken to be over",
+    "kernel.replicas:Replicas.take_as_read",
+    hunter=f"{_CORE_TESTS}/features/classes/test_interruptions.py",
+)
+def reads_in_silence(original: Original, replicas: Replicas, state: ReplicaState, now_ns: int) -> None:
+    changed = replicas.changed
+    original(replicas, state, now_ns)
+    replicas.changed = changed
+
+
+@mutant(
+    "requests that yield are load to those that go first",
+    "placement.fleet:Fleet.total_load",
+    hunter=f"{_CORE_TESTS}/placement/test_cost.py",
+)
+def counts_what_yields(original: Original, fleet: Fleet, mask: int) -> int:
+    goes_first, fleet.goes_first = fleet.goes_first, False
+    total = int(original(fleet, mask))
+    fleet.goes_first = goes_first
+    return total
+
+
+@mutant(
+    "batch requests are sent to peers that would begin none",
+    "kernel.peers:Peers.spare",
+    hunter=f"{_CORE_TESTS}/kernel/test_spare_capacity.py",
+)
+def sends_where_slots_are_free(
+    original: Original, peers: Peers, state: PeerState, wanted: RequestClass, *, is_idle: bool
+) -> int:
+    return 0 if state.report is None else sum(each.room for each in state.report.capacities)
+
+
+@mutant(
     "who takes over a slot is avoided for what failed there before",
     "kernel.reevaluation:Reevaluation.find_failures_again",
     hunter=f"{_CORE_TESTS}/test_gateway_core.py::TestChangesOfTheFleet",

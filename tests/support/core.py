@@ -210,8 +210,10 @@ class Desk:
         release_ns: int = 0,
         identity: str = "",
         yielding: int = 0,
+        spare: int | None = None,
     ) -> list[Effect]:
-        """Report a heartbeat of a peer, without age. `room` defaults to one request per free replica."""
+        """Report a heartbeat of a peer, without age. `room` defaults to one request per free replica, and `spare` to
+        all of these if there is room."""
         self._sequence += 1
         report = LoadReport(
             GatewayId(name),
@@ -231,6 +233,7 @@ class Desk:
                     release_ns=release_ns,
                     identity=identity,
                     yielding=yielding,
+                    spare=available * (room is None or room > 0) if spare is None else spare,
                 ),
             ),
             (ModelQueue(model, queue, None, appending),),

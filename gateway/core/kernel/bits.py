@@ -90,6 +90,21 @@ class LoadLevels:
     def at_zero(self, mask: int) -> int:
         return self._mask_at.get(0, 0) & mask
 
+    def few(self, mask: int, count: int, first: int = 0) -> list[int]:
+        """Up to `count` slots of `mask`, the least loaded first; equally loaded ones in order from slot `first` on,
+        wrapping."""
+        few: list[int] = []
+        while mask and len(few) < count:
+            level = self.least(mask)
+            if not level:
+                break
+            mask &= ~level
+            while level and len(few) < count:
+                slot = next_slot_from(level, first)
+                level ^= 1 << slot
+                few.append(slot)
+        return few
+
     def least(self, mask: int) -> int:
         """Mask of the slots of `mask` that share the lowest load; 0 when none of them has a known load."""
         for load in self._loads:

@@ -332,35 +332,30 @@ class Peers(Targets[PeerState, PeerSpec]):
             return wait_for_slot_ns(position, given, release_ns)
         return max(0.0, (position - given) * release_ns - state.rtt_ns)
 
-    def spare(self, state: PeerState, model: ModelName, rule: PlaceRule, *, is_idle: bool) -> float:
-        """Free share of the peer's slots for the model, by its last heartbeat and less the forwards since; 0 where
-        requests wait there. `is_idle`: 0 also if any request runs there."""
-        if state.report is None or self.queue_length(state, model):
-            return 0.0
-        room = load = 0
-        for each in state.report.capacities:
-            if each.model == model and rule.allows(each.place):
-                room += each.room
-                load += each.load
-        if room <= 0 or (is_idle and (load or state.unreflected)):
-            return 0.0
-        return (room - len(state.unreflected)) / (room + load)
+    def spare(self, state: PeerState, wanted: RequestClass, *, is_idle: bool) -> int:
+        """Requests of a class that yields which the peer would begin at once, by its last heartbeat and less the
+        forwards since; 0 where requests wait there. `is_idle`: 0 also if any request runs there."""
+        if state.report is None or self.queue_length(state, wanted.model):
+            return 0
+        fitting = _fitting(state.report, wanted)
+        if is_idle and (state.unreflected or any(each.load for each in fitting)):
+            return 0
+        return max(0, sum([each.spare for each in fitting]) - len(state.unreflected))
+
+    def free_slots(self, state: PeerState, wanted: RequestClass) -> tuple[int, int]:
+        """Free slots of the peer's replicas for a class, by its last heartbeat and less the forwards since, and all
+        slots of these."""
+        fitting = [] if state.report is None else _fitting(state.report, wanted)
+        free = sum([each.room for each in fitting])
+        return max(0, free - len(state.unreflected)), free + sum([each.load for each in fitting])
 
     def room(self, state: PeerState, wanted: RequestClass) -> int:
         """Requests of a class that the peer could begin at once, by its last heartbeat and less the forwards since and
         the requests that wait there ahead of them."""
         if state.report is None:
             return 0
-        identity, fit = wanted.identity, wanted.fit
-        fitting = [
-            each
-            for each in state.report.capacities
-            if _fits(each, wanted.model, wanted.rule, wanted.connectors)
-            and (identity is None or identity.takes(each.identity))
-        ]
-        if fit is not None:
-            fitting = fit.preferred_among(fitting)
-        ahead = self._queue_length_for(state, fitting, wanted.model, fit, appends=wanted.appends)
+        fitting = _fitting(state.report, wanted)
+        ahead = self._queue_length_for(state, fitting, wanted.model, wanted.fit, appends=wanted.appends)
         given = _yielding(fitting) if wanted.goes_first else 0
         return max(0, 1 + given - self._position(state, fitting, ahead))
 
@@ -434,6 +429,18 @@ class Peers(Targets[PeerState, PeerSpec]):
             return 0
         keep_alive_ns = self._config.observation.keep_alive_ns
         return state.observation.generated_ns + max(3 * keep_alive_ns, 2 * state.observation.rtt_p99_ns)
+
+
+def _fitting(report: LoadReport, wanted: RequestClass) -> list[ModelCapacity]:
+    """Capacities that a class of requests would run on."""
+    identity, fit = wanted.identity, wanted.fit
+    fitting = [
+        each
+        for each in report.capacities
+        if _fits(each, wanted.model, wanted.rule, wanted.connectors)
+        and (identity is None or identity.takes(each.identity))
+    ]
+    return fitting if fit is None else fit.preferred_among(fitting)
 
 
 def _yielding(capacities: list[ModelCapacity]) -> int:

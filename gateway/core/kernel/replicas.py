@@ -248,6 +248,8 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def take_as_read(self, state: ReplicaState, now_ns: int) -> None:
         """Take the prompts of answers in one piece to be read by now, if nothing waited at the last probe."""
         if state.healthy and not state.waiting:
+            self.changed |= 1 << state.slot
+            self.loads_version += 1
             for key in [key for key, from_ns in state.read_from_ns.items() if from_ns <= now_ns]:
                 state.backlog_bytes -= state.prefilling.pop(key, 0)
 
@@ -255,6 +257,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
         """Take the prompts of answers in one piece to be read by an engine at which nothing waited at this time."""
         for key in [key for key, from_ns in state.read_from_ns.items() if from_ns <= sampled_ns]:
             self.first_token(state, key, now_ns)
+            self.loads_version += 1
 
     def ended(
         self,
@@ -365,15 +368,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
         """Up to `count` slots of `mask`, the least loaded first; equally loaded ones in order from slot `first` on,
         wrapping."""
-        few: list[int] = []
-        while mask and len(few) < count:
-            level = self._levels.least(mask)
-            mask &= ~level
-            while level and len(few) < count:
-                slot = next_slot_from(level, first)
-                level ^= 1 << slot
-                few.append(slot)
-        return few
+        return self._levels.few(mask, count, first)
 
     def idle(self, mask: int) -> int:
         """Mask of the slots of `mask` with no running or waiting request."""
@@ -382,9 +377,6 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
     def total_load(self, mask: int) -> int:
         """Sum of the loads in the mask. O(distinct loads)."""
         return self._levels.total(mask)
-
-    def load_at(self, slot: int) -> int:
-        return self._by_slot[slot].load
 
     def capacities(self) -> tuple[ModelCapacity, ...]:
         return tuple([capacity for capacity, _ in self._counted()])
@@ -420,6 +412,7 @@ class Replicas(Targets[ReplicaState, ReplicaSpec]):
             room=self.rooms.total(members & taking),
             release_ns=self.rooms.release_ns(members & self.pushable),
             yielding=self.rooms.yielding(members & taking & self.giving),
+            spare=self.rooms.spare(members & taking & self.available).bit_count(),
         )
 
     # Internals

@@ -8,11 +8,12 @@ or learnt (`slots`). This module judges targets, not the queue.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 from typing import Final
 
 from gateway.core.kernel.bits import slots_of
 from gateway.core.kernel.peers import Peers
-from gateway.core.kernel.replicas import Replicas, ReplicaState
+from gateway.core.kernel.replicas import Replicas
 from gateway.core.kernel.request_class import RequestClass
 from gateway.core.vocabulary import RegionName, ServiceClass
 
@@ -30,19 +31,14 @@ class SpareCapacity:
         self._homes = homes
         self._replicas = replicas
         self._peers = peers
-        self.free_share = 0.0
-        """Share of an engine's room that batch requests leave free."""
 
     def replicas_with_room(self, mask: int, request_class: RequestClass) -> int:
         """Mask of the replicas of `mask` (available ones) that no request is held for and that have room."""
         mask &= ~self._homes()
         if request_class.service_class is _BEST_EFFORT:
             return self._replicas.idle(mask)
-        found = 0
-        for slot in self._replicas.few_least_loaded(mask, _LOOKED_AT_MAX):
-            if has_room(self._replicas.at(slot), self.free_share):
-                found |= 1 << slot
-        return found
+        few = self._replicas.few_least_loaded(mask, _LOOKED_AT_MAX)
+        return self._replicas.rooms.spare(sum([1 << slot for slot in few]))
 
     def peers_with_room(self, mask: int, request_class: RequestClass) -> int:
         """Mask of the peers of `mask` (available ones) that report spare room. The receiving gateway checks again and
@@ -50,8 +46,7 @@ class SpareCapacity:
         found = 0
         for slot in slots_of(mask):
             is_idle = request_class.service_class is _BEST_EFFORT
-            spare = self._peers.spare(self._peers.at(slot), request_class.model, request_class.rule, is_idle=is_idle)
-            if spare > (0.0 if is_idle else self.free_share):
+            if self._peers.spare(self._peers.at(slot), request_class, is_idle=is_idle) > 0:
                 found |= 1 << slot
         return found
 
@@ -59,27 +54,15 @@ class SpareCapacity:
         """Batch requests that targets could run at once beside what runs, by region: available replicas, of which those
         with room count, and peers that have room."""
         found: dict[RegionName, int] = {}
-        for slot in slots_of(replicas & ~self._homes()):
+        free_share = self._replicas.rooms.free_share
+        for slot in slots_of(self._replicas.rooms.spare(replicas & ~self._homes())):
             replica = self._replicas.at(slot)
-            if has_room(replica, self.free_share):
-                room = int((1 - self.free_share) * (replica.load + replica.room)) - replica.load
-                region = replica.spec.place.region
-                found[region] = found.get(region, 0) + max(1, room)
+            room = int((1 - free_share) * (replica.load + replica.room)) - replica.load
+            region = replica.spec.place.region
+            found[region] = found.get(region, 0) + max(1, room)
         for slot in slots_of(peers):
             peer = self._peers.at(slot)
-            spare = self._peers.spare(peer, request_class.model, request_class.rule, is_idle=False)
-            room = int(self._peers.room(peer, request_class) * (1 - self.free_share / spare))
+            free, total = self._peers.free_slots(peer, request_class)
+            room = free - ceil(free_share * total)
             found[peer.spec.place.region] = found.get(peer.spec.place.region, 0) + max(1, room)
         return found
-
-
-def has_room(state: ReplicaState, free_share: float) -> bool:
-    """Return whether the replica can take one more batch request and still keep `free_share` of its room free."""
-    if state.backlog_bytes or state.waiting:
-        return False
-    if not state.load:
-        return True
-    if state.kv_usage > 1 - free_share or state.room <= 0:
-        return False
-    total = state.slots.total
-    return not total or (state.load + 1 <= (1 - free_share) * total and state.room - 1 >= free_share * total)

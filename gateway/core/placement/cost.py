@@ -251,7 +251,8 @@ class CostPolicy(Policy):
     def _weighed_here(
         self, profile: RequestProfile, slot: int, blocks: int, held: Hold | None, *, is_full: bool
     ) -> Weighed:
-        load = self._books[slot].state.load
+        state = self._books[slot].state
+        load = state.load - state.yielding if self.fleet.goes_first else state.load
         reading_ns = self._reading_ns(profile.uncached_bytes(blocks), load, is_full)
         crowding_ns = self._byte_ns * self._crowding_bytes * load
         waiting_ns = self._waiting_ns(profile, slot, blocks, held)
@@ -364,7 +365,8 @@ class CostPolicy(Policy):
         again would cost the others more than the wait costs this request, until its patience is over. Waiting is
         useless where those prefixes are not asked for again within that time. A request whose answer has begun never
         waits for that."""
-        load = self._books[slot].state.load
+        state = self._books[slot].state
+        load = state.load - state.yielding if self.fleet.goes_first else state.load
         if not load or profile.appends or 2 * uncached_bytes < profile.prompt_bytes or not self._is_full(slot):
             return False
         patience_ns = self.reading_again_ns(uncached_bytes) * (1 + load)
@@ -394,7 +396,7 @@ class CostPolicy(Policy):
         uncached_bytes = profile.uncached_bytes(blocks)
         if free_tokens is None or 2 * uncached_bytes < profile.prompt_bytes:
             return True
-        load = self.fleet.peer_load_per_replica(slot, profile.model)
+        load = self.fleet.peer_load_per_replica(slot, profile.model, counts_yielding=True)
         return self._caches.fits(uncached_bytes, free_tokens, load)
 
     def _peer_costs(self, profile: RequestProfile, slot: int, blocks: int) -> Costs:

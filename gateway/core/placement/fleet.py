@@ -79,8 +79,10 @@ class Fleet:
         return self._replicas.at(slot)
 
     def replica_load(self, slot: int) -> int:
-        """Requests at the replica, running and waiting, as far as known."""
-        return self._replicas.load_at(slot)
+        """Requests at the replica, running and waiting, as far as known; for a request that goes first, without those
+        that yield to it."""
+        state = self._replicas.at(slot)
+        return state.load - state.yielding if self.goes_first else state.load
 
     def replica_region(self, slot: int) -> RegionName:
         """Region of the replica, mostly this gateway's."""
@@ -98,7 +100,10 @@ class Fleet:
         return self.replica_index.last_sent_ns(profile.prefix, slot)
 
     def few_least_loaded(self, mask: int, count: int, first: int = 0) -> list[int]:
-        """Up to `count` slots of a mask, the least loaded first; among equal ones, those from slot `first` on."""
+        """Up to `count` slots of a mask, the least loaded first; among equal ones, those from slot `first` on. For a
+        request that goes first, those that yield to it are no load."""
+        if self.goes_first and self._replicas.giving & mask:
+            return self._replicas.rooms.few_least_loaded(mask, count, first)
         return self._replicas.few_least_loaded(mask, count, first)
 
     def replica_in_flight(self, slot: int) -> int:
@@ -110,7 +115,10 @@ class Fleet:
         return self._replicas.at(slot).backlog_bytes
 
     def least_loaded_replica(self, mask: int) -> int:
-        """Slot with the lowest load; equal ones take turns. O(distinct loads)."""
+        """Slot with the lowest load; equal ones take turns. For a request that goes first, those that yield to it are
+        no load. O(distinct loads)."""
+        if self.goes_first and self._replicas.giving & mask:
+            return self._replicas.rooms.few_least_loaded(mask, 1, 0)[0]
         return self._replicas.least_loaded(mask)
 
     def match_replicas(self, profile: RequestProfile, mask: int) -> Match:
@@ -132,18 +140,22 @@ class Fleet:
         served = [each for each in self._peers.at(slot).served if each.model == model]
         return served if self.fit is None else self.fit.preferred_among(served)
 
-    def peer_load_per_replica(self, slot: int, model: ModelName) -> float:
+    def peer_load_per_replica(self, slot: int, model: ModelName, *, counts_yielding: bool = False) -> float:
         """Mean number of requests on each of the peer's replicas for the model, plus forwards that its heartbeat does
-        not count."""
+        not count; for a request that goes first, without those that yield to it, unless `counts_yielding`."""
         state = self._peers.at(slot)
         replicas = load = 0
         for capacity in self.served_by(slot, model):
             replicas += capacity.replicas
-            load += capacity.load
+            is_net = self.goes_first and not counts_yielding
+            load += max(0, capacity.load - capacity.yielding) if is_net else capacity.load
         return (load + len(state.unreflected)) / max(1, replicas)
 
     def total_load(self, mask: int) -> int:
-        """Requests on all replicas of the mask together. O(distinct loads)."""
+        """Requests on all replicas of the mask together; for a request that goes first, without those that yield to it.
+        O(distinct loads)."""
+        if self.goes_first and self._replicas.giving & mask:
+            return self._replicas.rooms.total_load(mask)
         return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:

@@ -138,7 +138,7 @@ class Placer:
     def configure_classes(self, free_share: float, first_token_slos_ns: dict[ServiceClass, int]) -> None:
         """Take new settings of service classes: the share of an engine's room that requests which yield leave free, and
         first-token objectives."""
-        self.eligibility.spare_capacity.free_share = free_share
+        self._replicas.rooms.free_share = free_share
         self._fleet.first_token_slos_ns = first_token_slos_ns
 
     def configure(self, config: PlacementConfig) -> None:
@@ -311,11 +311,11 @@ class Placer:
         return self._policy.reading_again_ns(uncached_bytes)
 
     def place(self, request: RequestState, now_ns: int) -> Placement | Hold | None:
-        """Choose a target and remember the prefix there; None if the request has to wait, Hold if it waits for one
-        replica."""
-        self._fleet.goes_first, fit = request.request_class.goes_first, request.request_class.fit
+        """Choose a target and remember the prefix there. None: the request waits for any; Hold: for one replica."""
+        wanted = request.request_class
+        self._fleet.goes_first, fit = wanted.goes_first and not request.leaves_room, wanted.fit
         self._fleet.fit = fit
-        if request.request_class.pinned is not None:
+        if wanted.pinned is not None:
             return self._place_pinned(request, now_ns)
         placement = self._weigh(request, now_ns)
         if fit is None:
@@ -347,10 +347,10 @@ class Placer:
         """Return the placement that the request would get if overflow were on instead of in shadow mode; no prefix is
         remembered and no hold made. A policy that takes full replicas is asked before the real placement, which changes
         costs; any other policy is asked once the request has to wait."""
-        remotes = self.eligibility.shadow_remotes(request.request_class)
-        if not remotes:
+        wanted = request.request_class
+        if not (remotes := self.eligibility.shadow_remotes(wanted)):
             return None
-        self._fleet.fit, self._fleet.goes_first = request.request_class.fit, request.request_class.goes_first
+        self._fleet.fit, self._fleet.goes_first = wanted.fit, wanted.goes_first and not request.leaves_room
         offer = self._offer(request, remotes) if self.takes_full_replicas else Offer(0, remotes=remotes)
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or not choice.is_peer or not remotes >> choice.slot & 1:

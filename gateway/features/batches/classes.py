@@ -4,9 +4,6 @@ lower one. It does no I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from gateway.core.vocabulary import ServiceClass
 
 _INTERACTIVE, _BATCH, _LOWEST = ServiceClass.INTERACTIVE, ServiceClass.BATCH, ServiceClass.BEST_EFFORT
@@ -30,12 +27,10 @@ class LineClasses:
         self._refused.add(served_as)
         return served_as is not _LOWEST
 
-    @contextmanager
-    def running(self, served_as: ServiceClass) -> Iterator[None]:
-        """Count a line while it runs."""
-        is_urgent = served_as is _INTERACTIVE
-        self.urgent += is_urgent
-        try:
-            yield
-        finally:
-            self.urgent -= is_urgent
+    def begin(self, served_as: ServiceClass) -> None:
+        """Count a line that begins to run."""
+        self.urgent += served_as is _INTERACTIVE
+
+    def end(self, served_as: ServiceClass) -> None:
+        """Count a line that runs no longer."""
+        self.urgent -= served_as is _INTERACTIVE

@@ -4,7 +4,12 @@ urgent as its window ends. It reads no clock and does no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil, exp
+
+from msgspec import Struct
+
+from gateway.core.vocabulary import TenantName
 
 _SECOND_NS = 1_000_000_000
 _MEMORY_S = 300.0
@@ -55,9 +60,24 @@ def expected_end_s(lines_left: int, lines_per_s: float, now_s: int) -> int | Non
     return now_s + (ceil(lines_left / lines_per_s) if lines_left else 0)
 
 
-def tenant_share(most: int, tenants: int) -> int:
-    """Urgent lines at once that one of so many tenants may have, of `most` in all."""
-    return ceil(most / tenants)
+class Urgency(Struct, frozen=True):
+    """Urgent lines of a batch that runs."""
+
+    tenant: TenantName
+    running: int
+    wanted: int
+    """Lines that should be urgent at once (`urgent_lines`)."""
+
+
+def may_be_urgent(batch_id: str, batches: Mapping[str, Urgency], most: int) -> bool:
+    """True if the next line of a batch may run as interactive beside those of all batches that run. Tenants whose
+    batches want urgent lines share `most` places for them."""
+    own = batches[batch_id]
+    if own.running >= own.wanted or sum(each.running for each in batches.values()) >= most:
+        return False
+    tenants = {each.tenant for each in batches.values() if each.wanted}
+    of_tenant = sum(each.running for each in batches.values() if each.tenant == own.tenant)
+    return of_tenant < ceil(most / len(tenants))
 
 
 def urgent_lines(lines_left: int, lines_per_s: float, left_s: int, window_s: int, lines_max: int) -> int:

@@ -28,7 +28,7 @@ from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import LeaseLost, Refused
-from gateway.features.batches.forecast import LineRate, tenant_share, urgent_lines
+from gateway.features.batches.forecast import LineRate, Urgency, may_be_urgent, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
     BATCH_EXPIRED,
@@ -574,7 +574,14 @@ class BatchRunner:
                 return None
         if key is not None and key.service_class is not None and key.service_class.rank > served_as.rank:
             served_as = key.service_class
-        return Caller(fresh_request_id(), batch.tenant, ("", ""), key=key, service_class=served_as)
+        return Caller(
+            fresh_request_id(),
+            batch.tenant,
+            ("", ""),
+            key=key,
+            service_class=served_as,
+            keeps_yielding=served_as is not ServiceClass.INTERACTIVE,
+        )
 
     def _knows_model(self, batch: ClientBatch, model: str) -> bool:
         """True if the client of a batch may use a model, as far as this gateway knows, or has no rights any more."""
@@ -670,10 +677,12 @@ class BatchRunner:
             body = error_body(INVALID_API_KEY, shape=shape_of(batch.endpoint, {}))
             return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
         assert caller.service_class is not None, "each line has a class"
-        with classes.running(caller.service_class):
-            if caller.service_class is ServiceClass.INTERACTIVE:
-                self.counts.urgent += 1
+        self.counts.urgent += caller.service_class is ServiceClass.INTERACTIVE
+        classes.begin(caller.service_class)
+        try:
             exchange = await self._exchanged(batch, line, caller)
+        finally:
+            classes.end(caller.service_class)
         if exchange.is_too_large:
             error = ResultError("answer_too_large", f"The answer has more than {self._config.answer_max_bytes} bytes.")
             return LineResult(result_id, line.custom_id, None, error), None
@@ -710,19 +719,15 @@ class BatchRunner:
         return exchange
 
     def _may_be_urgent(self, batch_id: str) -> bool:
-        """True if the next line of a batch may run as interactive, as its window ends. Tenants share such places. A
-        batch that another gateway has just deleted has none."""
-        if batch_id not in self._book.batches:
-            return False
+        """True if the next line of a batch may run as interactive, as its window ends. A batch that another gateway has
+        just deleted has no such line."""
         most = int(self._config.urgent_share * self._config.requests_max)
-        if sum(each.urgent for each in self._classes.values()) >= most:
-            return False
-        if self._classes[batch_id].urgent >= self._urgent_lines(batch_id, most):
-            return False
-        tenant_of = {each: self._book.batches[each].tenant for each in self._classes if each in self._book.batches}
-        tenant, tenants = tenant_of[batch_id], {tenant_of[each] for each in tenant_of if self._urgent_lines(each, most)}
-        own = sum(each.urgent for key, each in self._classes.items() if tenant_of.get(key) == tenant)
-        return own < tenant_share(most, len(tenants))
+        batches = {
+            each: Urgency(self._book.batches[each].tenant, classes.urgent, self._urgent_lines(each, most))
+            for each, classes in self._classes.items()
+            if each in self._book.batches
+        }
+        return batch_id in batches and may_be_urgent(batch_id, batches, most)
 
     def _urgent_lines(self, batch_id: str, most: int) -> int:
         """Lines of a running batch that should be urgent at once; none before its rate is known."""

@@ -380,6 +380,7 @@ class ModelCapacity(_message.Message):
     RELEASE_US_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     YIELDING_FIELD_NUMBER: _builtins.int
+    SPARE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     pool: _builtins.str
     replicas: _builtins.int
@@ -414,6 +415,10 @@ class ModelCapacity(_message.Message):
     """
     yielding: _builtins.int
     """Running requests on these replicas whose slots an interactive request would be given at once."""
+    spare: _builtins.int
+    """Replicas of these that would each begin one more batch request at once. Left out: all that are available, if there
+    is room.
+    """
     @_builtins.property
     def place(self) -> Global___Place: ...
     def __init__(
@@ -434,19 +439,24 @@ class ModelCapacity(_message.Message):
         release_us: _builtins.int = ...,
         identity: _builtins.str = ...,
         yielding: _builtins.int = ...,
+        spare: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "free_tokens", b"free_tokens", "place", b"place", "room", b"room"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "_spare", b"_spare", "free_tokens", b"free_tokens", "place", b"place", "room", b"room", "spare", b"spare"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "threshold_tokens", b"threshold_tokens", "yielding", b"yielding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens", "_room", b"_room", "_spare", b"_spare", "available", b"available", "backlog_bytes", b"backlog_bytes", "connector", b"connector", "context_tokens_max", b"context_tokens_max", "free_tokens", b"free_tokens", "identity", b"identity", "load", b"load", "model", b"model", "place", b"place", "pool", b"pool", "release_us", b"release_us", "replicas", b"replicas", "room", b"room", "spare", b"spare", "threshold_tokens", b"threshold_tokens", "yielding", b"yielding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_tokens: _TypeAlias = _typing.Literal["free_tokens"]  # noqa: Y015
     _WhichOneofArgType__free_tokens: _TypeAlias = _typing.Literal["_free_tokens", b"_free_tokens"]  # noqa: Y015
     _WhichOneofReturnType__room: _TypeAlias = _typing.Literal["room"]  # noqa: Y015
     _WhichOneofArgType__room: _TypeAlias = _typing.Literal["_room", b"_room"]  # noqa: Y015
+    _WhichOneofReturnType__spare: _TypeAlias = _typing.Literal["spare"]  # noqa: Y015
+    _WhichOneofArgType__spare: _TypeAlias = _typing.Literal["_spare", b"_spare"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__free_tokens) -> _WhichOneofReturnType__free_tokens | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__room) -> _WhichOneofReturnType__room | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__spare) -> _WhichOneofReturnType__spare | None: ...
 
 Global___ModelCapacity: _TypeAlias = ModelCapacity  # noqa: Y015
 
@@ -629,6 +639,7 @@ class Profile(_message.Message):
     SENT_BYTES_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
     HINTS_FIELD_NUMBER: _builtins.int
+    KEEPS_YIELDING_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     tenant: _builtins.str
     prompt_bytes: _builtins.int
@@ -649,6 +660,8 @@ class Profile(_message.Message):
     """What its client was promised; empty, or a word that the receiver does not know: interactive, which nobody is put before."""
     sent_bytes: _builtins.int
     """Bytes of the prompt on the wire, where media parts make them differ from prompt_bytes. 0: no difference."""
+    keeps_yielding: _builtins.bool
+    """The request is a line of a batch, which is never served like an interactive one however long it waits."""
     @_builtins.property
     def connectors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """By which connectors the call can be handed from a prefill to a decode worker; none of them: one replica has to run it."""
@@ -681,10 +694,11 @@ class Profile(_message.Message):
         sent_bytes: _builtins.int = ...,
         identity: Global___NeededIdentity | None = ...,
         hints: Global___Hints | None = ...,
+        keeps_yielding: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "hints", b"hints", "identity", b"identity", "output_tokens_max", b"output_tokens_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "hints", b"hints", "identity", b"identity", "is_control", b"is_control", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max", "budget_tokens", b"budget_tokens", "connectors", b"connectors", "follows", b"follows", "goes_on", b"goes_on", "hints", b"hints", "identity", b"identity", "is_control", b"is_control", "keeps_yielding", b"keeps_yielding", "model", b"model", "output_tokens_max", b"output_tokens_max", "prefix", b"prefix", "prefix_block_bytes", b"prefix_block_bytes", "prompt_bytes", b"prompt_bytes", "sent_bytes", b"sent_bytes", "service_class", b"service_class", "session_key", b"session_key", "stream", b"stream", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__output_tokens_max: _TypeAlias = _typing.Literal["output_tokens_max"]  # noqa: Y015
     _WhichOneofArgType__output_tokens_max: _TypeAlias = _typing.Literal["_output_tokens_max", b"_output_tokens_max"]  # noqa: Y015

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from gateway.core.vocabulary import ModelName, ServiceClass
+from gateway.core.vocabulary import ModelName, RequestProfile, ServiceClass
 
 _SECOND_NS = 1_000_000_000
 
@@ -32,8 +32,8 @@ class BatchConfig(Struct, frozen=True):
     wait_max_ns: int = 300 * _SECOND_NS
     """Longest wait in the queue, in place of `queue.wait_max`."""
     promotion_ns: int | None = 120 * _SECOND_NS
-    """Wait after which a request is served like an interactive one. None: it waits for room until its queue
-    deadline."""
+    """Wait after which a request is served like an interactive one, unless it is a line of a batch. None: it waits for
+    room until its queue deadline."""
 
 
 class BestEffortConfig(Struct, frozen=True):
@@ -75,11 +75,13 @@ class ClassesConfig(Struct, frozen=True):
             return interactive_ns
         return self.batch.wait_max_ns if service_class is ServiceClass.BATCH else self.best_effort.wait_max_ns
 
-    def promotion_at(self, service_class: ServiceClass, now_ns: int) -> int | None:
-        """Time at which a request that arrives now is served like an interactive one, if it still waits; None:
+    def promotion_at(self, profile: RequestProfile, now_ns: int) -> int | None:
+        """Time at which a request that begins to wait now is served like an interactive one, if it still waits; None:
         never."""
         after_ns = self.batch.promotion_ns
-        return None if service_class is not ServiceClass.BATCH or after_ns is None else now_ns + after_ns
+        if profile.service_class is not ServiceClass.BATCH or profile.keeps_yielding or after_ns is None:
+            return None
+        return now_ns + after_ns
 
     def by_model(self) -> dict[ModelName, ServiceClass]:
         """Default class of each model that has one."""

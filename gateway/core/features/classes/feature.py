@@ -42,12 +42,12 @@ class Classes(Feature):
         self._first_token_slos_ns = {each: slo_ns for each, slo_ns in slos if slo_ns is not None}
         self._core.placer.configure_classes(config.batch.free_share, self._first_token_slos_ns)
 
-    def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:  # noqa: ARG002
+    def admitted(self, request: RequestState, event: RequestArrived | ForwardArrived, now_ns: int, /) -> None:
         """Set how long the request may wait, and when it yields no more."""
         service_class = request.request_class.service_class
         if service_class is not _INTERACTIVE:
             request.queue_deadline_ns = now_ns + self._config.wait_max_ns(service_class, 0)
-            request.look_ns = self._config.promotion_at(service_class, now_ns)
+            request.look_ns = self._config.promotion_at(event.profile, now_ns)
             if not self._core.has_yielding:
                 self._core.has_yielding = True
                 self._core.features_changed()

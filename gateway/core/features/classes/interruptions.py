@@ -79,6 +79,11 @@ class Interruptions(Feature):
             if state.yielding != len(self._at.get(state, ()))
             or bool(state.yielding) is not bool(self._core.replicas.giving >> state.slot & 1)
         ]
+        wrong += [
+            ("loads without what yields are known", str(state.target))
+            for state in self._core.replicas
+            if self._core.replicas.rooms.total_load(1 << state.slot) != state.load - state.yielding
+        ]
         often = [
             ("no request is interrupted too often", request.request_id)
             for request in self._core.requests.values()
@@ -153,7 +158,8 @@ class Interruptions(Feature):
         if self._at:
             self._forget(request, leg)
         if leg.gave_way_ns is not None and event.result is LegResult.TAKEN_BACK:
-            request.look_ns = self._config.promotion_at(request.request_class.service_class, now_ns)
+            is_promoted = request.request_class.service_class is _INTERACTIVE
+            request.look_ns = None if is_promoted else self._config.promotion_at(request.profile, now_ns)
             self._core.goodput.gave_way(request.profile)
             if leg.state in self._at and isinstance(leg.state, ReplicaState):
                 self._ended[leg.state] = self._ended.get(leg.state, 0) + 1
@@ -171,6 +177,8 @@ class Interruptions(Feature):
         if legs is None or legs.pop(_key_of(request, leg), None) is None:
             return
         state.yielding -= 1
+        if state.listed:
+            self._core.replicas.rooms.changed |= 1 << state.slot
         if not legs:
             del self._at[state]
             self._ended.pop(state, None)

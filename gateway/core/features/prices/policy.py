@@ -3,11 +3,13 @@ as under `cost`.
 
 It compares what a request adds to the bill: nothing for capacity that is paid by the hour anyway, its share of a
 replica that is paid by use, and egress for bytes that leave the region. Targets with equal price are ranked by `cost`.
-Without prices, or for a class without a first-token objective, it decides exactly as `cost` does.
+Without prices, or for a class without a first-token objective, it decides exactly as `cost` does. A line of a batch is
+always in time.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
@@ -67,14 +69,16 @@ class Price(CostPolicy):
     def weigh(self, profile: RequestProfile, offer: Offer, now_ns: int, /) -> Choice | None:
         table = prices_in(self.fleet)
         slo_ns = self.fleet.first_token_slo_ns(profile) or self.config.price_first_token_ns
-        if table is None or not slo_ns:
+        if table is None or not (slo_ns or profile.keeps_yielding):
             return super().weigh(profile, offer, now_ns)
         self._now_ns = now_ns
         self._arrived_ns = offer.arrived_ns
         self._look_around(profile, offer)
         options = self._options_here(profile, offer, table)
         options += self._options_there(profile, offer.siblings | offer.remotes, table)
-        left_ns = self.config.price_first_token_share * slo_ns - (now_ns - offer.arrived_ns)
+        left_ns = self.config.price_first_token_share * (slo_ns or 0) - (now_ns - offer.arrived_ns)
+        if profile.keeps_yielding:
+            left_ns = inf
         best = self._cheapest_in_time(options, left_ns)
         if best is None:  # price does not matter once the deadline is missed
             return super().weigh(profile, offer, now_ns)

@@ -90,6 +90,8 @@ REPORT = LoadReport(
             room=-3,
             release_ns=25_000_000,
             identity="llama@1",
+            yielding=5,
+            spare=2,
         ),
         ModelCapacity(MODEL, PoolName("short"), EU, 1, 1, context_tokens_max=8192, threshold_tokens=8000),
         ModelCapacity(MODEL, ADOPTED, EU, 1, 1),
@@ -137,6 +139,13 @@ def test_its_class_travels_with_it(service_class: ServiceClass) -> None:
     request = replace(REQUEST, profile=replace(PROFILE, service_class=service_class))
     message = codec.forward_to_pb(ORDER, request, GatewayId("us-1"), now_ns=0)
     assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.service_class is service_class
+
+
+@pytest.mark.parametrize("yields", [True, False])
+def test_a_line_of_a_batch_keeps_yielding_wherever_it_goes(*, yields: bool) -> None:
+    request = replace(REQUEST, profile=replace(PROFILE, service_class=ServiceClass.BATCH, keeps_yielding=True))
+    message = codec.forward_to_pb(replace(ORDER, yields=yields), request, GatewayId("us-1"), now_ns=0)
+    assert codec.read_forward(over_the_wire(message), now_ns=0).event.profile.keeps_yielding is yields
 
 
 def test_what_yields_no_more_at_its_origin_yields_nowhere() -> None:
@@ -208,10 +217,10 @@ def test_a_heartbeat_carries_its_age() -> None:
 
 def test_a_gateway_of_an_older_version_tells_no_load() -> None:
     message = load()
-    for name in ("load", "backlog_bytes", "free_tokens", "room", "release_us", "identity"):
+    for name in ("load", "backlog_bytes", "free_tokens", "room", "release_us", "identity", "yielding", "spare"):
         message.capacities[0].ClearField(name)
     report, _ = codec.read_load(message)
-    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, room=2)
+    assert report.capacities[0] == ModelCapacity(MODEL, DEFAULT_POOL, EU, 4, 2, room=2, spare=2)
     assert report.capacities[0].free_tokens is None, "which is not a cache without room"
 
 

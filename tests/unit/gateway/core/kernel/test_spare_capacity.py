@@ -14,7 +14,7 @@ from gateway.core.features.sharing.config import SharingConfig
 from gateway.core.kernel import events
 from gateway.core.kernel.config import OverflowMode, PlacementConfig, PlacementPolicy, QueueConfig
 from gateway.core.kernel.description import sharing_of
-from gateway.core.kernel.effects import Effect, RefuseForward, StartLeg
+from gateway.core.kernel.effects import Effect, PublishLoad, RefuseForward, StartLeg
 from gateway.core.vocabulary import LegResult, PeerSpec, RequestId, ServiceClass, TenantName
 from tests.support.core import (
     EU,
@@ -115,6 +115,16 @@ class TestPatience:
             seen += [f"{second}:{each}" for each in started(one.probe(running=5, kv_usage=0.95))]
         assert seen == ["20:r0"]
 
+    def test_a_line_of_a_batch_is_never_promoted(self) -> None:
+        classes = ClassesConfig(batch=BatchConfig(promotion_ns=2 * SECOND, wait_max_ns=40 * SECOND))
+        one = desk(replicas=1, config=CoreConfig(classes=classes))
+        one.probe(running=5, kv_usage=0.95)
+        line = replace(profile("b1"), service_class=BATCH, keeps_yielding=True)
+        one.tell(events.RequestArrived(line, one.now_ns + 900 * SECOND))
+        for _ in range(10):
+            assert not started([*one.wait(SECOND), *one.probe(running=5, kv_usage=0.95)])
+        assert started(one.probe(running=4, kv_usage=0.5)) == ["r0"]
+
     def test_where_nobody_is_promoted_its_patience_ends(self) -> None:
         classes = ClassesConfig(batch=BatchConfig(promotion_ns=None, wait_max_ns=3 * SECOND))
         one = desk(replicas=1, config=CoreConfig(classes=classes))
@@ -138,6 +148,24 @@ class TestOtherGateways:
         one.hear("eu-1", EU, queue=2)
         assert started(ask(one, "b1", BATCH)) == [], "somebody waits there"
         assert started(one.hear("eu-1", EU, available=2)) == ["eu-1"]
+
+    def test_each_replica_there_that_would_begin_one_is_sent_one(self) -> None:
+        one = desk(replicas=1, peers=[peer_spec("eu-1", EU)])
+        one.probe(running=5, kv_usage=0.95)
+        for name in ("b1", "b2", "b3"):
+            ask(one, name, BATCH)
+        assert started(one.hear("eu-1", EU, room=8, spare=0)) == [], "there is room, but none to spare"
+        assert started(one.hear("eu-1", EU, room=8, spare=2)) == ["eu-1", "eu-1"]
+        assert started(one.hear("eu-1", EU, room=8, spare=3)) == ["eu-1"], "two are on their way"
+
+    def test_peers_are_told_how_many_replicas_would_begin_one(self) -> None:
+        specs = [replace(replica_spec(name), slots=10) for name in ("r0", "r1", "r2")]
+        one = desk(replicas=specs, peers=[peer_spec("eu-1", EU)])
+        for name, running in (("r0", 9), ("r1", 8), ("r2", 0)):
+            one.probe(name, running=running)
+        one.wait(SECOND)
+        (told,) = of_kind(PublishLoad, one.effects)[-1].report.capacities
+        assert (told.room, told.spare) == (13, 2), "one of ten slots stays free"
 
     def test_what_has_waited_long_enough_yields_there_no_more_either(self) -> None:
         classes = ClassesConfig(batch=BatchConfig(promotion_ns=20 * SECOND, wait_max_ns=40 * SECOND))

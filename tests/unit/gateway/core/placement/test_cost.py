@@ -60,6 +60,14 @@ class Told:
         told = ReplicaObservation(name, self.now_ns, True, running, waiting, kv_tokens=kv_tokens)
         self.core.replicas.observe(told, self.now_ns)
 
+    def runs(self, slot: int, running: int, yielding: int) -> None:
+        """Have requests run at a replica, of which so many yield."""
+        self.load(slot, running=running)
+        self.core.replicas.at(slot).yielding = yielding
+        self.core.replicas.rooms.changed |= 1 << slot
+        if yielding:
+            self.core.replicas.giving |= 1 << slot
+
     def reads(self, slot: int, backlog_bytes: int) -> None:
         """Add a leg of this gateway without a first token."""
         self.legs += 1
@@ -83,6 +91,7 @@ class Told:
         free_tokens: int | None = None,
         room: int = 64,
         release_ns: int = 0,
+        yielding: int = 0,
     ) -> None:
         capacity = ModelCapacity(
             MODEL,
@@ -95,6 +104,7 @@ class Told:
             free_tokens=free_tokens,
             room=room,
             release_ns=release_ns,
+            yielding=yielding,
         )
         self.heard += 1
         report = LoadReport(GatewayId("gw-eu"), EU, self.heard, True, 1, "d", (capacity,))
@@ -362,6 +372,75 @@ class TestLoadOnAverage:
         assert told.policy.costs_at_peer(prompt("a"), 0).distance_ns == pytest.approx(
             WAY_WEIGHT * 100 * MS / (1 + 4 / 2)
         )
+
+
+class TestBesideRequestsThatYield:
+    """Requests that yield are no load to one that goes first, and are load to all others."""
+
+    def test_they_do_not_raise_the_mean_load(self) -> None:
+        told = Told(abroad=True)
+        for slot in (0, 1):
+            told.runs(slot, 6, yielding=5)
+        told.hear(load=20, yielding=19)
+        told.fleet.goes_first = True
+        told.weigh(prompt("a"), Offer(0b11, remotes=1))
+        assert told.policy._delay_weight == WEIGHT / 2
+        told.fleet.goes_first = False
+        told.weigh(prompt("a"), Offer(0b11, remotes=1))
+        assert told.policy._delay_weight == WEIGHT / 7
+
+    @pytest.mark.parametrize("goes_first", [True, False])
+    def test_a_replica_where_nothing_else_runs_costs_as_much_as_an_idle_one(self, *, goes_first: bool) -> None:
+        told = Told()
+        told.runs(0, 20, yielding=20)
+        told.fleet.goes_first = goes_first
+        there, idle = told.costs(prompt("a"), 0), told.costs(prompt("a"), 1)
+        assert (there == idle) is goes_first
+        told.load(1, running=1)
+        assert told.chosen(prompt("a")) == (0 if goes_first else 1)
+
+    @pytest.mark.parametrize("goes_first", [True, False])
+    def test_a_peer_where_nothing_else_runs_costs_as_much_as_an_idle_one(self, *, goes_first: bool) -> None:
+        told = Told(abroad=True)
+        for slot in (0, 1):
+            told.load(slot, running=6)
+        told.fleet.goes_first = goes_first
+        told.hear(load=0)
+        idle = told.costs_there(prompt("a"))
+        told.hear(load=20, yielding=20)
+        assert (told.costs_there(prompt("a")) == idle) is goes_first
+        told.hear(load=1, yielding=20)
+        assert told.costs_there(prompt("a")).total_ns >= idle.total_ns, "a lie makes it no cheaper than idle"
+
+    @pytest.mark.parametrize("elsewhere", [0, 1])
+    def test_the_one_with_the_most_requests_is_compared_if_these_yield(self, elsewhere: int) -> None:
+        told = Told(replicas=7)
+        for slot in range(6):
+            told.runs(slot, 20, yielding=elsewhere)
+        told.runs(6, 22, yielding=21)
+        told.fleet.goes_first = True
+        assert told.chosen(prompt("a")) == 6
+        told.fleet.goes_first = False
+        assert told.chosen(prompt("a")) != 6
+
+    def test_nobody_waits_for_room_in_a_cache_beside_them(self) -> None:
+        told = Told(replicas=1, kept_gaps=1e9)
+        told.runs(0, 20, yielding=20)
+        told.policy._is_full = lambda slot: True  # type: ignore[method-assign]
+        told.policy.reading_again_ns = lambda uncached_bytes: 10.0**15  # type: ignore[method-assign]
+        for goes_first in (True, False):
+            told.fleet.goes_first = goes_first
+            hold = told.hold(prompt("a"))
+            assert (hold is None) is goes_first
+
+    def test_the_policies_that_go_by_load_alone_do_not_count_them(self) -> None:
+        told = Told()
+        told.runs(0, 20, yielding=20)
+        told.load(1, running=2)
+        told.fleet.goes_first = True
+        assert told.fleet.least_loaded_replica(0b11) == 0
+        told.fleet.goes_first = False
+        assert told.fleet.least_loaded_replica(0b11) == 1
 
 
 class TestAtAnotherGateway:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from gateway.core.vocabulary import ServiceClass
 from gateway.features.batches.classes import LineClasses
 
@@ -11,10 +9,12 @@ def test_urgent_lines_are_interactive_and_counted() -> None:
     assert classes.next(is_urgent=False) is ServiceClass.BATCH
     urgent = classes.next(is_urgent=True)
     assert urgent is ServiceClass.INTERACTIVE
-    with classes.running(urgent), classes.running(ServiceClass.BATCH):
-        assert classes.urgent == 1
-    with pytest.raises(ValueError, match="gone"), classes.running(urgent):
-        raise ValueError("gone")
+    classes.begin(urgent)
+    classes.begin(ServiceClass.BATCH)
+    assert classes.urgent == 1
+    classes.end(ServiceClass.BATCH)
+    assert classes.urgent == 1
+    classes.end(urgent)
     assert classes.urgent == 0
 
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.features.batches.forecast import LineRate, expected_end_s, tenant_share, urgent_lines
+from gateway.core.vocabulary import TenantName
+from gateway.features.batches.forecast import (
+    LineRate,
+    Urgency,
+    expected_end_s,
+    may_be_urgent,
+    urgent_lines,
+)
 
 SECOND_NS = 1_000_000_000
 DAY_S = 86_400
@@ -84,9 +91,30 @@ def test_a_rate_is_known_once_the_batch_has_run_for_a_minute() -> None:
     assert [LineRate(0).is_known(seconds * SECOND_NS) for seconds in (0, 50, 75)] == [False, False, True]
 
 
-@pytest.mark.parametrize(("most", "tenants", "share"), [(4, 1, 4), (4, 2, 2), (3, 2, 2), (1, 9, 1), (0, 3, 0)])
-def test_tenants_have_equal_shares(most: int, tenants: int, share: int) -> None:
-    assert tenant_share(most, tenants) == share
+def urgency(tenant: str, running: int, wanted: int) -> Urgency:
+    return Urgency(TenantName(tenant), running, wanted)
+
+
+class TestUrgency:
+    def test_no_more_than_a_batch_wants(self) -> None:
+        assert may_be_urgent("a", {"a": urgency("t", 1, 2)}, 8)
+        assert not may_be_urgent("a", {"a": urgency("t", 2, 2)}, 8)
+        assert not may_be_urgent("a", {"a": urgency("t", 0, 0)}, 8)
+
+    def test_no_more_than_all_may_have(self) -> None:
+        others = {"b": urgency("u", 3, 3)}
+        assert may_be_urgent("a", {"a": urgency("t", 0, 3)} | others, 4)
+        assert not may_be_urgent("a", {"a": urgency("t", 0, 3)} | others, 3)
+        assert not may_be_urgent("a", {"a": urgency("t", 0, 3)}, 0)
+
+    @pytest.mark.parametrize(("most", "tenants", "share"), [(3, 1, 3), (3, 2, 2), (3, 3, 1), (3, 4, 1), (12, 5, 3)])
+    def test_tenants_that_want_some_share_them(self, most: int, tenants: int, share: int) -> None:
+        others = {f"b{number}": urgency(f"u{number}", 0, 1) for number in range(1, tenants)}
+        others["idle"] = urgency("idle", 0, 0)
+        own = {"a": urgency("t", share - 1, most), "second": urgency("t", 0, most)}
+        assert may_be_urgent("a", own | others, most)
+        own["second"] = urgency("t", 1, most)
+        assert not may_be_urgent("a", own | others, most)
 
 
 @pytest.mark.parametrize(

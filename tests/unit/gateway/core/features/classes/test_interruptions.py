@@ -105,6 +105,15 @@ class TestInterruptions:
         assert interrupted(arrive(one, "i4")) == ["b1"]
         assert not interrupted(arrive(one, "i5")), "nothing is left that would yield"
 
+    def test_a_request_held_for_the_reading_starts_once_that_is_taken_to_be_over(self) -> None:
+        one = busy("i0", batch=())
+        one.core.replicas.read_ns_per_byte = 1000
+        for name in ("b1", "b2"):
+            assert not started(arrive(one, name, ServiceClass.BATCH, prompt="x" * 10_000)), "a prompt is read there"
+        assert started(one.finish("i0")) == ["r0"], "the other one has it looked at after the reading"
+        assert not started(arrive(one, "i1", prompt="y" * 10_000)), "it is held"
+        assert started(one.wait(11 * MS)) == ["r0"]
+
     def test_a_request_held_here_starts_with_the_end_of_the_leg(self) -> None:
         one = busy("i1", "i2")
         assert not started(arrive(one, "i3")), "one waits in the engine already"

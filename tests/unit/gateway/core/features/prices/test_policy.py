@@ -70,7 +70,7 @@ def mesh(
 
 
 def hear(one: Desk, name: str, place: Place, *, rtt_ms: int, backlog_bytes: int = 0, load: int = 0) -> None:
-    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=4)
+    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=4, spare=4)
     report = LoadReport(GatewayId(name), place, one.now_ns + 1, True, 1, "digest", (capacity,))
     heard = PeerObservation(report, one.now_ns, one.now_ns, rtt_ms * MS, rtt_ms * MS)
     one.tell(events.PeersObserved((heard,)))
@@ -189,6 +189,14 @@ def test_a_class_is_held_to_what_it_is_promised_and_one_that_is_promised_nothing
     ask(one, "batch", service_class=ServiceClass.BATCH)
     ask(one, "interactive")
     assert where(one) == ["r0", "gw-ap", "r1"]
+
+
+@pytest.mark.parametrize("first_token_s", [0, 1])
+def test_a_line_of_a_batch_goes_by_price_alone(first_token_s: int) -> None:
+    one = mesh(by_use(US, 9), by_use(EU, 5), by_use(AP, 1), first_token_s=first_token_s)
+    hear(one, "gw-ap", AP, rtt_ms=5_000)
+    ask(one, "line", service_class=ServiceClass.BATCH, keeps_yielding=True)
+    assert where(one) == ["gw-ap"]
 
 
 def test_other_prices_hold_from_the_moment_they_are_told() -> None:
