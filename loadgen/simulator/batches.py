@@ -39,7 +39,7 @@ _STATUS: dict[Outcome | None, int] = {
     Outcome.REJECTED_TENANT_CONCURRENCY: 429,
     Outcome.REJECTED_TENANT_REQUEST_RATE: 429,
     Outcome.REJECTED_TENANT_TOKEN_RATE: 429,
-    Outcome.EXPIRED_IN_QUEUE: 503,
+    Outcome.EXPIRED_IN_QUEUE: 504,
     Outcome.EXPIRED_RUNNING: 504,
 }
 """Status of an answer after which a line may be sent again; None: the connection broke."""

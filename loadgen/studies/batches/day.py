@@ -163,6 +163,7 @@ def _figures(cell: DayCell, scenario: Scenario, story: Story) -> Figures:
     assert story.money is not None, "the scenario has prices"
     day = scenario.prices.as_day(scenario.day_ns)
     return {
+        "slot_s": cell.day_s * len(SHIFT_HOURS) * REPLICAS * SLOTS,
         "first_p50_ms": quantile(first_ms, 0.5),
         "first_p99_ms": quantile(first_ms, 0.99),
         "requests": len(first_ms),

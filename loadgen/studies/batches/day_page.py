@@ -37,7 +37,7 @@ class DayRow(Struct, frozen=True):
     @property
     def slot_seconds(self) -> int:
         """Seconds of all slots over the day."""
-        return day.DAY_S * len(day.SHIFT_HOURS) * day.REPLICAS * day.SLOTS
+        return int(self.alone["slot_s"])
 
     @property
     def later(self) -> float:

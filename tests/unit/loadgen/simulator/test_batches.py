@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.core.vocabulary import Outcome, RegionName
-from loadgen.simulator.batches import BatchReport, SimBatch, SimBatches, _Holder
+from gateway.door.errors import ENDINGS
+from gateway.features.batches.lines import wait_before_retry_s
+from loadgen.simulator.batches import _STATUS, BatchReport, SimBatch, SimBatches, _Holder
 from loadgen.simulator.checkers import Broken
 from loadgen.simulator.client_requests import ClientRequest, SimRanAt
 from loadgen.simulator.world import World
@@ -137,6 +139,13 @@ def stored(**changes: Any) -> tuple[SimBatches, SimBatch, ClientRequest]:
     batch.results, batch.ended_ns = [None, None], None
     request = next(each for each in story if isinstance(each.ran_at, SimRanAt) and each.region == "us")
     return batches, batch, request
+
+
+def test_lines_are_sent_again_by_the_statuses_that_gateways_answer_with() -> None:
+    answered = {outcome: status for outcome, status in _STATUS.items() if outcome is not None}
+    assert answered == {outcome: ENDINGS[outcome].status for outcome in answered}
+    others = [ENDINGS[outcome] for outcome in ENDINGS if outcome not in answered]
+    assert [each.code for each in others if each.may_retry and wait_before_retry_s(each.status, 0.0, 1)] == []
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from loadgen.figures import Figures
-from loadgen.studies.batches.day import DAY_S, LOADS, SLOTS, DayWork
+from loadgen.studies.batches.day import LOADS, DayWork
 from loadgen.studies.batches.day_page import page_of
 
-IDLE_S = 0.6 * DAY_S * 6 * SLOTS
+SLOT_S = 100_000
+IDLE_S = 0.6 * SLOT_S
 """Idle time of the slots that `figures` leave alone."""
 MACHINE = {"cpu": "a CPU", "cores": 2, "python": "CPython"}
 
@@ -30,6 +31,7 @@ def figures(**changes: Any) -> Figures:
         "again_p50_s": 0.1,
         "again_p99_s": 1.0,
         "lost_s": 5.0,
+        "slot_s": SLOT_S,
         "used_s": 0.0,
         "lines": 10,
     } | changes
