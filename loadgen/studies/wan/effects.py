@@ -13,7 +13,10 @@ from loadgen.studies.wan.faults import WanFault
 
 
 def unfelt(fault: WanFault, sound: LinkTable, struck: WireCounts, healed: WireCounts) -> Iterator[str]:
-    """Yield the reasons why the fault cannot have been as it should, by the counts at its beginning and its end."""
+    """Yield the reasons why the fault cannot have been as it should, by the counts at its beginning and its end. There
+    is nothing to be seen of a fault that changes no link."""
+    if not fault.changes_links:
+        return
     shaped = fault.shaped(sound)
     felt = _between(struck, healed)
     changed = [way for way in shaped if shaped[way] != sound[way] or way in fault.forgets]

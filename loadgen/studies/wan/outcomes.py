@@ -47,6 +47,14 @@ class FaultOutcome(msgspec.Struct, frozen=True):
     """Observer and lost peer, with the seconds from the beginning after which it was first seen, while it lasts."""
     down_s: dict[str, float]
     """Regions that the controller took for down, with the seconds from the beginning."""
+    led_s: float | None
+    """Seconds from the beginning until another controller led; None: none did."""
+    both_led_s: float
+    """Longest time for which two controllers said that they lead."""
+    restarts: int
+    """Processes of gateways and engines that ended by themselves, and were started again."""
+    excused: int
+    """Calls that failed because of what the fault does to the client itself: see `excuse_of`."""
     whole_s: float | None
     """Seconds from the end of the fault until the mesh was whole; None: not in time."""
     overlap_s: float

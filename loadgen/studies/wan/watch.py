@@ -34,7 +34,9 @@ class MeshSeen:
     replicas: Mapping[GatewayId, frozenset[str]]
     """Replicas that each gateway serves."""
     down: frozenset[RegionName] | None
-    """Regions whose gateway is not up or not attached, as the controller says; None: it does not answer."""
+    """Regions whose gateway is not up or not attached, as a controller that leads says; None: none answers."""
+    leaders: frozenset[RegionName] = frozenset()
+    """Regions whose controller leads, as it says."""
 
     @property
     def owners(self) -> OwnersSeen:
@@ -49,6 +51,10 @@ class MeshWatch:
     mesh: Mesh
     session: aiohttp.ClientSession
     clock: Clock
+    first: RegionName
+    """Region of the controller that leads at first."""
+    second: RegionName
+    """Region of the other one."""
     seen: list[MeshSeen] = field(default_factory=list)
     _told: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     """Last state of each process, by its operators' address, and the time at which it was asked for."""
@@ -56,7 +62,7 @@ class MeshWatch:
     async def run(self) -> None:
         addresses = [each.admin for each in self.mesh.members.values()]
         async with asyncio.TaskGroup() as tasks:
-            for address in (*addresses, self.mesh.controller_admin):
+            for address in (*addresses, *self._controllers()):
                 tasks.create_task(self._ask(address))
             while True:
                 await asyncio.sleep(_LOOK_S)
@@ -80,20 +86,41 @@ class MeshWatch:
             if state is not None:
                 lost[each.region] = frozenset(regions[peer["id"]] for peer in state["peers"] if peer["lost"])
                 replicas[each.gateway_id] = frozenset(str(replica["id"]) for replica in state["replicas"])
-        return MeshSeen(now_ns, lost, replicas, _down(fresh.get(self.mesh.controller_admin), regions))
+        leaders = {region: fresh[admin] for admin, region in self._controllers().items() if admin in fresh}
+        return MeshSeen(now_ns, lost, replicas, _down(leaders.values(), regions), frozenset(leaders))
+
+    def _controllers(self) -> dict[str, RegionName]:
+        """Operators' address of each controller, which tells its state only while it leads, with its region."""
+        found = {self.mesh.controller_admin: self.first, self.mesh.standby_admin: self.second}
+        return {admin: region for admin, region in found.items() if admin}
 
 
-def _down(state: dict[str, Any] | None, regions: Mapping[GatewayId, RegionName]) -> frozenset[RegionName] | None:
-    if state is None:
+def _down(states: Collection[dict[str, Any]], regions: Mapping[GatewayId, RegionName]) -> frozenset[RegionName] | None:
+    """Regions whose gateway any of the controllers takes for down."""
+    if not states:
         return None
-    well = {each["id"] for each in state["gateways"] if each["condition"] == "up" and each["attached"]}
-    return frozenset(region for name, region in regions.items() if name not in well)
+    well = [
+        {each["id"] for each in state["gateways"] if each["condition"] == "up" and each["attached"]} for state in states
+    ]
+    return frozenset(region for name, region in regions.items() if not all(name in each for each in well))
 
 
 def first_seen(seen: Iterable[MeshSeen], since_ns: int, holds: Callable[[MeshSeen], bool]) -> float | None:
     """Seconds from `since_ns` until the condition was first seen; None: never."""
     at_ns = next((each.at_ns for each in seen if each.at_ns >= since_ns and holds(each)), None)
     return None if at_ns is None else (at_ns - since_ns) / _SECOND_NS
+
+
+def longest(seen: Iterable[MeshSeen], since_ns: int, holds: Callable[[MeshSeen], bool]) -> float:
+    """Longest time in seconds for which the condition was seen to hold, from `since_ns` on."""
+    most_ns, began_ns = 0, None
+    for each in seen:
+        if each.at_ns < since_ns or not holds(each):
+            began_ns = None
+            continue
+        began_ns = each.at_ns if began_ns is None else began_ns
+        most_ns = max(most_ns, each.at_ns - began_ns)
+    return most_ns / _SECOND_NS
 
 
 def losses_after(seen: Sequence[MeshSeen], since_ns: int, until_ns: int) -> dict[Loss, float]:
