@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.core.vocabulary import GatewayId, RegionName
-from loadgen.studies.wan.watch import MeshSeen, first_seen, is_home, is_whole, losses_after
+from loadgen.studies.wan.watch import MeshSeen, first_seen, is_home, is_whole, longest, losses_after
 
 SECOND = 1_000_000_000
 US, EU = RegionName("us-east-1"), RegionName("eu-west-1")
@@ -21,6 +21,14 @@ def test_a_loss_counts_from_the_begin_of_the_fault_and_once() -> None:
     assert losses_after(seen, 2 * SECOND, 4 * SECOND) == {}
     assert first_seen(seen, 2 * SECOND, lambda each: bool(each.lost[US])) == 2.0
     assert first_seen(seen, 6 * SECOND, lambda each: bool(each.lost[US])) is None
+
+
+def test_the_longest_time_counts_from_a_moment_on_and_without_gaps() -> None:
+    both = frozenset({US, EU})
+    seen = [replace(WHOLE, at_ns=at * SECOND, leaders=both if at in {1, 2, 3, 5, 6} else NOBODY) for at in range(8)]
+    assert longest(seen, 0, lambda each: len(each.leaders) > 1) == 2.0
+    assert longest(seen, 3 * SECOND, lambda each: len(each.leaders) > 1) == 1.0
+    assert longest(seen, 7 * SECOND, lambda each: len(each.leaders) > 1) == 0.0
 
 
 def test_a_mesh_is_whole_only_when_everything_is_as_before() -> None:
