@@ -7,13 +7,14 @@ It must never call a history sound that it could not judge: a missing record is 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.core.vocabulary import GatewayId, LegResult, Outcome, RegionName, TargetKind
 from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditRecord, ForbiddenPlace, LostAuditLines
 from loadgen.studies.failover.clients import SdkCall
 
+_SECOND_NS = 1_000_000_000
 RECORDED = "every record is there"
 """Rule of records that are missing, or cannot be read."""
 
@@ -89,6 +90,19 @@ def led_away(
         for each in calls
         if each.first_ns is not None
     )
+
+
+def first_answer_s(
+    calls: Iterable[SdkCall], home: RegionName, gateways: Container[GatewayId], since_ns: int
+) -> float | None:
+    """Seconds from `since_ns` until the first answer of one of these gateways to a call that a client of the region
+    made after that; None: there was none."""
+    times = [
+        each.first_ns
+        for each in calls
+        if each.region == home and each.gateway in gateways and each.first_ns is not None and each.left_ns >= since_ns
+    ]
+    return (min(times) - since_ns) / _SECOND_NS if times else None
 
 
 def _missing(

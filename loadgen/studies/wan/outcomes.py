@@ -43,6 +43,11 @@ class FaultOutcome(msgspec.Struct, frozen=True):
     """During it, of the clients of the region at which it strikes."""
     led_away: int
     """Calls of these clients that another region's gateway answered while it lasted."""
+    moved_s: float | None
+    """Seconds from the beginning until another region's gateway answered a call that these clients made after it; None:
+    none did."""
+    returned_s: float | None
+    """Seconds from the end until their own region's gateway answered a call that they made after it."""
     losses: dict[str, float]
     """Observer and lost peer, with the seconds from the beginning after which it was first seen, while it lasts."""
     down_s: dict[str, float]

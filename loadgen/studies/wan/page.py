@@ -42,7 +42,7 @@ def page_of(faults: Sequence[WanFault], whole: PlayedFaults, machine: Mapping[st
         violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],
         judged=[line for fault in faults for line in _judged(fault, played[fault.name])],
         unplayed=[f"**not met**: {each}" for each in whole.unplayed], outcomes=outcomes, total=_total, others=_others,
-        led=_led, late=_total(outcomes, "late"), late_ms=LATE_MS,
+        since=_since, late=_total(outcomes, "late"), late_ms=LATE_MS,
         late_max_ms=max((each.late_max_ms for each in outcomes), default=0.0),
     )  # fmt: skip
 
@@ -78,9 +78,9 @@ def _down(outcomes: Sequence[FaultOutcome]) -> str:
     return _range(times) if times else NOTHING
 
 
-def _led(outcomes: Sequence[FaultOutcome]) -> str:
-    """Seconds until another controller led, where one did."""
-    times = [each.led_s for each in outcomes if each.led_s is not None]
+def _since(outcomes: Sequence[FaultOutcome], figure: str) -> str:
+    """Seconds until something happened, of the rounds in which it did."""
+    times = [getattr(each, figure) for each in outcomes if getattr(each, figure) is not None]
     return _range(times) if times else NOTHING
 
 

@@ -31,7 +31,7 @@ from loadgen.studies.wan.client_process import STARTED, SdkClientSettings
 from loadgen.studies.wan.effects import unfelt
 from loadgen.studies.wan.excuses import FaultTimes, excuse_of
 from loadgen.studies.wan.faults import REGIONS, STANDBY, Loss, WanFault, base_links, clients_of
-from loadgen.studies.wan.histories import led_away, overlaps, ran_twice, taken_in, violations
+from loadgen.studies.wan.histories import first_answer_s, led_away, overlaps, ran_twice, taken_in, violations
 from loadgen.studies.wan.hosts import OWN_FOLDER, WanHosts, running_hosts
 from loadgen.studies.wan.outcomes import (
     OVERLAP_S,
@@ -289,6 +289,8 @@ class _RecordedFault:
             },
             self._during([each for each in calls if each.region == struck]),
             led_away(calls, struck, self._gateways, began_ns, healed_ns),
+            first_answer_s(calls, struck, {name for name, each in self._gateways.items() if each != struck}, began_ns),
+            first_answer_s(calls, struck, {name for name, each in self._gateways.items() if each == struck}, healed_ns),
             {_words(loss): at_s for loss, at_s in losses_after(self._seen, began_ns, healed_ns).items()},
             self._down(),
             first_seen(self._seen, began_ns, lambda each: bool(each.leaders - {REGIONS[0]})),

@@ -18,6 +18,8 @@ OUTCOME = FaultOutcome(
     dict.fromkeys(("before", "during", "after"), ALL),
     STRUCK,
     5,
+    3.0,
+    1.0,
     {},
     {},
     7.0,
