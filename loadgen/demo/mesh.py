@@ -108,8 +108,8 @@ async def running_mesh(
             tls = await make_certificates(folder / "certificates", layout, [each.name for each in controllers])
         for each in controllers:
             running.append(await stack.enter_async_context(start.controller(each, tls[each.name])))
-            if len(running) == 1:
-                await until_ready(running[0], [f"{each.admin}/ready"], new_session)
+            path = "ready" if len(running) == 1 else "health"
+            await until_ready(running[-1], [f"{each.admin}/{path}"], new_session)
         for seat in layout.seats:
             start.file_of(seat).write_text(await start.region_file(seat, tls))
         members = {

@@ -185,6 +185,8 @@ def _remove_all() -> None:
             _ip("netns", "del", name)
         except HostsUnavailable as fault:
             faults.append(str(fault))
+    with suppress(OSError):
+        _FILES.rmdir()
     if faults:
         raise HostsUnavailable("; ".join(faults))
 

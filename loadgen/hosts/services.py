@@ -10,7 +10,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def check_programs() -> None:
     found = {
         "named": _named() is not None,
         "setpriv": shutil.which("setpriv") is not None,
-        "initdb": _VERSIONS.is_dir(),
+        "initdb": any(_VERSIONS.glob("*/bin/initdb")),
         "libfaketime": any(_CLOCKS.glob(_CLOCK)),
     }
     missing = [f"`{name}` (Debian package {package})" for name, package in wanted.items() if not found[name]]
@@ -80,7 +80,11 @@ async def running_database(
             where = {
                 "hosts": [f"{address}:{_DATABASE_PORT}"], "database": "nightside", "user": _POSTGRES, "tls": False,
             }  # fmt: skip
-            yield {"kind": "postgresql", "postgresql": where}
+            try:
+                yield {"kind": "postgresql", "postgresql": where}
+            finally:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGINT)  # it ends its sessions, where SIGTERM would wait for them
 
 
 @dataclass(slots=True)
@@ -167,7 +171,7 @@ def _named() -> str | None:
 
 def _as_postgres(program: str) -> tuple[str, ...]:
     """Command that runs a program of PostgreSQL as its user: it refuses to run as root."""
-    newest = max(_VERSIONS.iterdir(), key=lambda each: int(each.name))
+    newest = max((each.parents[1] for each in _VERSIONS.glob("*/bin/initdb")), key=lambda each: float(each.name))
     user = ("--reuid=postgres", "--regid=postgres", "--clear-groups", "--pdeathsig", "TERM")
     return (str(shutil.which("setpriv")), *user, str(newest / "bin" / program))
 
@@ -192,10 +196,20 @@ async def _status(*command: str) -> int:
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, cwd="/"
     )
-    return await process.wait()
+    try:
+        return await process.wait()
+    except asyncio.CancelledError:
+        process.kill()
+        await process.wait()
+        raise
 
 
 async def _done(*command: str) -> None:
     """Run a command to its end. Raises DemoFailure."""
-    if status := await _status(*command):
+    try:
+        async with asyncio.timeout(_START_S):
+            status = await _status(*command)
+    except TimeoutError:
+        raise DemoFailure(f"{' '.join(command)} did not end within {_START_S:.0f} s") from None
+    if status:
         raise DemoFailure(f"{' '.join(command)} ended with status {status}")

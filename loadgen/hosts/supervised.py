@@ -14,6 +14,8 @@ from loadgen.demo.processes import OUR_MODULES
 
 RESTART_S = 1.0
 """Delay before a command is started again."""
+_GRACE_S = 4.0
+"""Time in which the command ends by the signal that its whole process group has received, before it is told alone."""
 RESTARTED = "ended by itself and is started again"
 """Words in the log for each start after the first."""
 
@@ -37,7 +39,7 @@ async def supervise(command: list[str]) -> int:
 async def _ended(command: list[str], stop: asyncio.Event) -> int:
     """Run the command until it ends, by itself or by SIGTERM once `stop` is set; returns its status."""
     bound = [*OUR_MODULES, "loadgen.demo.bound_to_parent", str(os.getpid()), *command]
-    process = await asyncio.create_subprocess_exec(*bound, process_group=0)
+    process = await asyncio.create_subprocess_exec(*bound)
     async with asyncio.TaskGroup() as tasks:
         ending = tasks.create_task(_end(process, stop))
         status = await process.wait()
@@ -47,6 +49,7 @@ async def _ended(command: list[str], stop: asyncio.Event) -> int:
 
 async def _end(process: asyncio.subprocess.Process, stop: asyncio.Event) -> None:
     await stop.wait()
+    await asyncio.sleep(_GRACE_S)
     with suppress(ProcessLookupError):
         process.terminate()
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
 
 import pytest
 
@@ -23,7 +24,7 @@ os._exit(3 if signal.sigwait([signal.SIGTERM, signal.SIGUSR1]) is signal.SIGUSR1
 
 async def started(program: str) -> Process:
     command = [sys.executable, "-m", "loadgen.hosts.supervised", sys.executable, "-c", program]
-    return await asyncio.create_subprocess_exec(*command, stdout=PIPE)
+    return await asyncio.create_subprocess_exec(*command, stdout=PIPE, start_new_session=True)
 
 
 async def line_of(service: Process) -> str:
@@ -31,14 +32,22 @@ async def line_of(service: Process) -> str:
     return (await service.stdout.readline()).decode().strip()
 
 
-async def test_a_command_that_ends_by_itself_is_started_again_and_a_killed_one_too() -> None:
+async def test_a_command_that_ends_by_itself_is_started_again_and_all_end_with_their_group() -> None:
+    service = await started(ENDS_IN_ORDER)
+    try:
+        await check_life(service)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(service.pid, signal.SIGKILL)
+
+
+async def check_life(service: Process) -> None:
     async with asyncio.timeout(_WAIT_S):
-        service = await started(ENDS_IN_ORDER)
         for number, status in ((signal.SIGUSR1, 3), (signal.SIGKILL, -signal.SIGKILL)):
             os.kill(int(await line_of(service)), number)
             assert await line_of(service) == f"the command {RESTARTED}: status {status}"
         last = int(await line_of(service))
-        service.terminate()
+        os.killpg(service.pid, signal.SIGTERM)
         assert await service.wait() == 7, "it ended in order"
         with pytest.raises(ProcessLookupError):
             os.kill(last, 0)

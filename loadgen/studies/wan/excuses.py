@@ -6,11 +6,11 @@ It must never excuse a call of another region, nor one that the mesh could still
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from loadgen.studies.failover.clients import SdkCall
 from loadgen.studies.wan.faults import WanFault
-from loadgen.studies.wan.outcomes import TIMEOUT_S
 
 _SECOND_NS = 1_000_000_000
 _TTL_S = 10.0
@@ -25,19 +25,18 @@ class FaultTimes:
 
     began_ns: int
     struck_ns: int
-    """All that the fault does at its beginning was done."""
+    """All that the fault does at its beginning has been done."""
     healed_ns: int
 
 
-def excuse_of(call: SdkCall, fault: WanFault, times: FaultTimes) -> str | None:
-    """Reason why the failed call could not be answered; None: the mesh should have answered it."""
-    if call.region != fault.struck:
+def excuse_of(call: SdkCall, fault: WanFault, times: FaultTimes, own: Container[str]) -> str | None:
+    """Reason why the failed call could not be answered; None: the mesh should have answered it. `own`: gateways of the
+    region that the fault strikes."""
+    if call.region != fault.struck or (call.ended_ns is not None and call.ended_ns < times.began_ns):
         return None
-    if fault.stops_gateway and call.first_ns is not None and call.first_ns <= times.struck_ns:
-        ended_ns = call.ended_ns
-        return UNDER_WAY if ended_ns is None or ended_ns >= times.began_ns else None
-    if fault.names is not None and not call.has_begun:
-        begins_ns = times.began_ns - round(TIMEOUT_S * _SECOND_NS)
+    if fault.cuts_answers and call.gateway in own and call.first_ns is not None:
+        return UNDER_WAY if call.first_ns <= times.struck_ns else None
+    if fault.names is not None and not (call.gateway or call.is_refused):
         ends_ns = times.healed_ns + round(_TTL_S * _SECOND_NS)
-        return NO_NAME if begins_ns <= call.left_ns <= ends_ns else None
+        return NO_NAME if call.left_ns <= ends_ns else None
     return None

@@ -154,9 +154,20 @@ class WanFault:
         return region_of(self.frozen) if self.frozen is not None else REGIONS[-1]
 
     @property
-    def stops_gateway(self) -> bool:
-        """True if the gateway of the region struck stops, and with it the answers that are on their way through it."""
-        return self.kills or self.moves or self.frozen in REGIONS
+    def cuts_answers(self) -> bool:
+        """True if the gateway of the region struck stops at once, and with it the answers on their way through it. One
+        that ends in order has given them before."""
+        return self.kills or self.frozen in REGIONS
+
+    @property
+    def keeps_owners(self) -> bool:
+        """True if no replica may change its gateway while it lasts."""
+        return self.frozen == DATABASE
+
+    @property
+    def restarts_controllers(self) -> bool:
+        """True if a controller may end because it has lost its lease."""
+        return self.leads_elsewhere or self.frozen == DATABASE
 
     @property
     def changes_links(self) -> bool:
@@ -282,12 +293,13 @@ FAULTS = (
         leads_away=True,
         leads_elsewhere=True,
         loses=_seen_by_others(US, SILENCE_S),
+        seconds=40.0,
     ),
     WanFault(
         "frozen host of the database",
         "the same for the host of PostgreSQL, on which both controllers keep their state",
         "processes and links go on",
-        "no controller leads and nothing is reassigned; no peer is lost, no request fails",
+        "no replica changes its gateway; no peer is lost, no request fails",
         frozen=DATABASE,
     ),
     WanFault(
@@ -302,8 +314,7 @@ FAULTS = (
         "address that moves",
         f"the gateway of {AP} ends in order, and starts at another address of its host, which its DNS name leads to",
         "nothing: it stays there",
-        "others find it by its DNS name, and clients by the mesh's; no request fails but those whose answer was on its"
-        " way",
+        "others find it by its DNS name, and clients by the mesh's; no request fails",
         moves=True,
         may_lose=True,
     ),
@@ -325,7 +336,7 @@ FAULTS = (
         "name server silent",
         f"the name server that the gateway and the clients of {AP} ask does not answer",
         "it answers",
-        f"no peer is lost; requests of clients of {AP} fail where they need a name",
+        f"no peer is lost; requests of clients of {AP} wait or fail where they need a name",
         names=NamesFault.SILENT,
     ),
     WanFault(
@@ -333,7 +344,7 @@ FAULTS = (
         f"the name server of {AP} leads its clients to an address at which nobody is, and its gateway to the wrong"
         " gateways; middleboxes forget all connections",
         "it tells the truth",
-        f"no gateway is taken for another; requests of clients of {AP} fail where they need a name",
+        f"no gateway is taken for another; requests of clients of {AP} wait or fail where they need a name",
         forgets=uplink_of(AP),
         names=NamesFault.LYING,
         may_lose=True,

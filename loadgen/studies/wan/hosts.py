@@ -8,12 +8,17 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import dns.exception
+import dns.message
+import dns.query
+import dns.rdatatype
 import yaml
 
 from gateway.core.vocabulary import RegionName
@@ -21,10 +26,10 @@ from loadgen.demo.layout import RegionHost
 from loadgen.demo.mesh import Hosts, Mesh
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import ZONE
-from loadgen.hosts.namespaces import processes_on
+from loadgen.hosts.namespaces import on_host, processes_on
 from loadgen.hosts.network import HostNetwork, host_network
 from loadgen.hosts.services import RegionNames, clock_environment, running_database
-from loadgen.hosts.shapes import LinkTable
+from loadgen.hosts.shapes import LinkTable, Site
 from loadgen.hosts.wire import NETWORK
 from loadgen.hosts.wire_process import WireCounts
 from loadgen.studies.wan.faults import DATABASE, REGIONS, STANDBY, NamesFault, WanFault, clients_of, sites
@@ -33,7 +38,11 @@ HOSTS_ZONE = "hosts.test"
 OWN_FOLDER = Path("/run/nightside-wan")
 """Folder whose contents each host has for itself."""
 _NOBODY = f"{NETWORK[0]}.{NETWORK[1]}.250.1"
+DRAIN_S = 6.0
+"""Longest drain of a gateway: longer than answers take, and shorter than a process has to end."""
 _GRACE_S = 8.0
+_TOLD_S = 10.0
+_PATIENCE_S = 0.3
 _ALL = f"{NETWORK[0]}.{NETWORK[1]}.0.0/16"
 
 
@@ -71,15 +80,19 @@ class WanHosts:
         region = fault.struck
         if fault.frozen is not None and not self.network.freeze(fault.frozen):
             raise DemoFailure(f"there was no process on the host of {fault.frozen} that could be stopped")
+        if fault.names is NamesFault.SILENT:
+            self.names[region].fall_silent()
+            await self._until_told(region, ZONE, None)
+        if fault.names is NamesFault.LYING:
+            lies = self._lies_in(region)
+            self.names[region].change(lies=lies)
+            for name, address in lies.items():
+                await self._until_told(region, name, address)
         counts = await self.network.shape(fault.shaped(self.sound))
         if fault.forgets:
             await self.network.forget_connections(fault.forgets)
         if fault.clock_s:
             self.clock.write_text(f"{fault.clock_s:+.0f}\n")
-        if fault.names is NamesFault.SILENT:
-            self.names[region].fall_silent()
-        if fault.names is NamesFault.LYING:
-            self.names[region].change(lies=self._lies_in(region))
         if fault.kills:
             _kill_gateway(region)
         if fault.moves:
@@ -97,6 +110,17 @@ class WanHosts:
         if fault.names is NamesFault.LYING:
             self.names[fault.struck].change(lies={})
         return await self.network.shape(self.sound)
+
+    async def _until_told(self, region: RegionName, name: str, address: str | None) -> None:
+        """Wait until the region's name server tells that address, or does not answer where it is None. Raises
+        DemoFailure on time-out."""
+        server = self.names[region].address
+        try:
+            async with asyncio.timeout(_TOLD_S):
+                while await asyncio.to_thread(_told, clients_of(region), server, name) != address:
+                    pass
+        except TimeoutError:
+            raise DemoFailure(f"the name server of {region} does not tell {address} for {name}") from None
 
     def _lies_in(self, region: RegionName) -> dict[str, str]:
         """Other regions' hosts in place of each other, and an address of nobody for the mesh."""
@@ -122,6 +146,19 @@ def _write_moved(file: Path, old: str, new: str) -> None:
     file.write_text(yaml.safe_dump(document, sort_keys=False))
 
 
+def _told(site: Site, server: str, name: str) -> str | None:
+    """Address that a name server tells for a name, asked on the site's host; None: it does not answer in time."""
+    query = dns.message.make_query(name, "A")
+    with on_host(site):
+        asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with asking:
+        try:
+            answer = dns.query.udp(query, server, timeout=_PATIENCE_S, sock=asking)
+        except (dns.exception.DNSException, OSError):
+            return None
+    return next((item.to_text() for each in answer.answer for item in each if each.rdtype == dns.rdatatype.A), "")
+
+
 def _moved(value: object, old: str, new: str) -> object:
     if isinstance(value, list):
         return [_moved(each, old, new) for each in value]
@@ -132,10 +169,11 @@ def _kill_gateway(region: RegionName) -> None:
     """Kill the gateway's process and not its service manager. Raises DemoFailure."""
     killed = 0
     for pid in processes_on(str(region)):
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"loadgen.hosts.supervised" not in command and b"gateway" in command:
-            os.kill(pid, signal.SIGKILL)
-            killed += 1
+        with suppress(OSError):  # it may have ended meanwhile
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"loadgen.hosts.supervised" not in command and b"gateway" in command:
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
     if not killed:
         raise DemoFailure(f"there was no gateway on the host of {region} that could be killed")
 
@@ -162,6 +200,7 @@ async def running_hosts(
                 network.command(DATABASE), network.address(DATABASE), _ALL, folder / "postgresql.log", tasks
             )
         )
+        stack.callback(network.wake, DATABASE)
         struck_clock = clock if fault.clock_s else None
         regions = {region: _host(network, region, folder, struck_clock) for region in REGIONS}
         hosts = Hosts(regions, network.session, store, STANDBY)
@@ -173,8 +212,8 @@ def _own_folder(folder: Path, region: RegionName) -> Path:
 
 
 def _host(network: HostNetwork, region: RegionName, folder: Path, clock: Path | None) -> RegionHost:
-    """Host whose programs see a folder of their own, are started again after they end by themselves, and have the clock
-    of the file `clock` where it is given and theirs."""
+    """Host whose programs see a folder of their own, and are started again after they end by themselves. `clock`: file
+    of the clock of the last region's host; None: all hosts have the machine's clock."""
     site = str(region)
     own = _own_folder(folder, region)
     own.mkdir(parents=True)

@@ -14,8 +14,10 @@ from loadgen.report import quantile
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.rendering import render, shortened
 from loadgen.studies.wan.excuses import NO_NAME, UNDER_WAY
-from loadgen.studies.wan.faults import JITTER_MS, REGIONS, STANDBY, WanFault, round_trips_ms
+from loadgen.studies.wan.faults import JITTER_MS, REGIONS, STANDBY, NamesFault, WanFault, round_trips_ms
+from loadgen.studies.wan.hosts import DRAIN_S
 from loadgen.studies.wan.outcomes import (
+    BOTH_LED_S,
     OVERLAP_S,
     PROMPT_BYTES,
     RECONNECT_S,
@@ -36,7 +38,8 @@ def page_of(faults: Sequence[WanFault], whole: PlayedFaults, machine: Mapping[st
         "wan/page.j2", machine=machine, faults=faults, played=played, rounds=max(map(len, played.values())),
         measured=[each for each in faults if played[each.name]],
         round_trips_ms=round_trips_ms(read_round_trips(ROUND_TRIPS_FILE)), jitter_ms=JITTER_MS, warm_s=WARM_S,
-        regions=REGIONS, standby=STANDBY, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S, prompt_bytes=PROMPT_BYTES,
+        regions=REGIONS, standby=STANDBY, drain_s=DRAIN_S, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S,
+        prompt_bytes=PROMPT_BYTES,
         overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
         ttft=_ttft, failed=_failed, noticed=_noticed, down=_down, whole=_whole, words=_words(outcomes),
         violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],
@@ -131,7 +134,17 @@ def _judged(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
     because = f"; {excused} more could not be answered: {_excuse(fault)}" if excused else ""
     yield f"{_word(failed == excused)}: {fault.name}: no request fails ({failed - excused} did{because})"
     restarts = sum(each.restarts for each in outcomes) - len(outcomes) * fault.kills
-    yield f"{_word(not restarts)}: {fault.name}: no gateway and no engine ends by itself ({restarts} did)"
+    yield f"{_word(not restarts)}: {fault.name}: no other process ends by itself ({restarts} did)"
+    both_s = max(each.both_led_s for each in outcomes)
+    if both_s:
+        say = f"two controllers say that they lead for at most {BOTH_LED_S:g} s ({both_s:.1f} s)"
+        yield f"{_word(both_s <= BOTH_LED_S)}: {fault.name}: {say}"
+    if fault.keeps_owners:
+        moved = sum(each.reassigned for each in outcomes)
+        yield f"{_word(not moved)}: {fault.name}: no replica changes its gateway (seen {moved} times)"
+    if fault.names is NamesFault.LYING:
+        refused = sum(each.certificates_refused for each in outcomes)
+        yield f"{_word(refused > 0)}: {fault.name}: wrong gateways are refused by their certificates ({refused} times)"
     if fault.leads_elsewhere:
         has_led = [each.led_s is not None and each.led_s <= fault.seconds for each in outcomes]
         yield f"{_word(all(has_led))}: {fault.name}: another controller leads while it lasts"
@@ -148,7 +161,7 @@ def _judged(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
 
 
 def _excuse(fault: WanFault) -> str:
-    return UNDER_WAY if fault.stops_gateway else NO_NAME
+    return UNDER_WAY if fault.cuts_answers else NO_NAME
 
 
 def _because(late: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import yaml
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.policy.file import load_policy
+from gateway.records.audit import AuditLine, AuditRecord
 from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.processes import OUR_MODULES, Child, DemoFailure, running_child
 from loadgen.demo.region_files import write_table
@@ -28,11 +30,11 @@ from loadgen.interrupts import ends_by_signal, leaves
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.failover.clients import SdkCall
 from loadgen.studies.wan.client_process import STARTED, SdkClientSettings
-from loadgen.studies.wan.effects import unfelt
+from loadgen.studies.wan.effects import RegionTraces, missing_traces, unfelt
 from loadgen.studies.wan.excuses import FaultTimes, excuse_of
 from loadgen.studies.wan.faults import REGIONS, STANDBY, Loss, WanFault, base_links, clients_of
 from loadgen.studies.wan.histories import first_answer_s, led_away, overlaps, ran_twice, taken_in, violations
-from loadgen.studies.wan.hosts import OWN_FOLDER, WanHosts, running_hosts
+from loadgen.studies.wan.hosts import DRAIN_S, OWN_FOLDER, WanHosts, running_hosts
 from loadgen.studies.wan.outcomes import (
     OVERLAP_S,
     PROMPT_BYTES,
@@ -75,9 +77,8 @@ async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
         sound = base_links(read_round_trips(scenario.round_trips_file))
         async with asyncio.TaskGroup() as tasks, running_hosts(fault, sound, folder, tasks) as hosts:
             write_table(scenario.regions, {region: hosts.network.network(str(region)) for region in REGIONS})
-            further = int(fault.kills or fault.moves)
             async with running_mesh(
-                scenario, OverflowMode.ON, folder, tasks, further_gateways=further, hosts=hosts.hosts
+                scenario, OverflowMode.ON, folder, tasks, further_gateways=0, hosts=hosts.hosts
             ) as mesh:
                 hosts.lead_to(mesh)
                 await recorded.play(mesh, hosts, scenario, tasks)
@@ -163,6 +164,8 @@ class _RecordedFault:
         self._folder = folder
         self._clock = Clock()
         self._began_ns = self._struck_ns = self._healed_ns = 0
+        self._wall_s = self._clock.wall_ns() / _SECOND_NS
+        self._home: Mapping[GatewayId, frozenset[str]] = {}
         self._seen: list[MeshSeen] = []
         self._whole_s: float | None = None
         self._counts: WireCounts | None = None
@@ -181,7 +184,7 @@ class _RecordedFault:
             ]
             await self._until_started(clients)
             await asyncio.sleep(WARM_S)
-            home = await self._until_home()
+            home = self._home = await self._until_home()
             self._began_ns = self._clock.now_ns()
             struck = await hosts.strike(self._fault, mesh, self._file_of)
             self._struck_ns = self._clock.now_ns()
@@ -208,10 +211,15 @@ class _RecordedFault:
             raise DemoFailure(f"the clients did not start within {_START_S:.0f} s") from None
 
     async def _until_home(self) -> Mapping[GatewayId, frozenset[str]]:
-        """Wait until the mesh is whole, and return what each gateway serves then. Raises DemoFailure on time-out."""
+        """Wait until the mesh is whole and the first controller alone leads, and return what each gateway serves then.
+        Raises DemoFailure on time-out."""
+
+        def is_ready(seen: MeshSeen) -> bool:
+            return is_home(seen, self._gateways) and seen.leaders == {REGIONS[0]}
+
         try:
             async with asyncio.timeout(_START_S):
-                while not is_home(self._seen[-1], self._gateways):  # noqa: ASYNC110 - other processes
+                while not is_ready(self._seen[-1]):  # noqa: ASYNC110 - other processes
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise DemoFailure(f"the mesh was not whole within {_START_S:.0f} s before it began") from None
@@ -272,6 +280,7 @@ class _RecordedFault:
         policies = {str(each.name): load_policy(each.policy_file) for each in scenario.regions}
         records, faults = read_audit(self._folder / "hosts", policies)
         owners = [each.owners for each in self._seen]
+        self._check_traces(calls, records)
         found += faults
         found += violations(
             calls, records, owners, gateways=self._gateways, sound_ns=self._sound_ns,
@@ -295,6 +304,8 @@ class _RecordedFault:
             self._down(),
             first_seen(self._seen, began_ns, lambda each: bool(each.leaders - {REGIONS[0]})),
             longest(self._seen, began_ns, lambda each: len(each.leaders) > 1),
+            self._reassigned(),
+            self._certificates_refused(),
             self._restarts(),
             sum(self._is_excused(each) for each in calls),
             self._whole_s,
@@ -314,11 +325,57 @@ class _RecordedFault:
 
     def _is_excused(self, call: SdkCall) -> bool:
         times = FaultTimes(self._began_ns, self._struck_ns, self._healed_ns)
-        return bool(call.fault or call.ended_ns is None) and excuse_of(call, self._fault, times) is not None
+        has_failed = bool(call.fault) or call.ended_ns is None
+        return has_failed and excuse_of(call, self._fault, times, self._own_gateways()) is not None
+
+    def _own_gateways(self) -> set[GatewayId]:
+        return {name for name, each in self._gateways.items() if each == self._fault.struck}
+
+    def _reassigned(self) -> int:
+        """Looks at which a gateway that answered served other replicas than before."""
+        return sum(
+            any(replicas != self._home[name] for name, replicas in each.replicas.items())
+            for each in self._seen
+            if self._began_ns <= each.at_ns < self._healed_ns
+        )
 
     def _restarts(self) -> int:
-        logs = [*self._folder.glob("gateway-*.log"), *self._folder.glob("engines-*.log")]
-        return sum(log.read_bytes().count(RESTARTED.encode()) for log in logs)
+        kinds = ["gateway-*.log", "engines-*.log"]
+        kinds += [] if self._fault.restarts_controllers else ["controller*.log"]
+        return sum(self._logged(RESTARTED, kind) for kind in kinds)
+
+    def _certificates_refused(self) -> int:
+        return self._logged('"event":"peer_certificate_refused"', "gateway-*.log")
+
+    def _logged(self, words: str, logs: str) -> int:
+        """Times that the words are in these logs."""
+        return sum(log.read_bytes().count(words.encode()) for log in self._folder.glob(logs))
+
+    def _check_traces(self, calls: Sequence[SdkCall], records: Sequence[AuditRecord]) -> None:
+        """Raises DemoFailure if the region struck has recorded nothing of the fault."""
+        region, log = self._fault.struck, f"gateway-{self._fault.struck}.log"
+        times = [
+            abs(datetime.fromisoformat(each.time).timestamp() - self._wall_s)
+            for each in records
+            if isinstance(each, AuditLine) and each.gateway in self._own_gateways()
+        ]
+        ready = [line for line in (self._folder / log).read_text().splitlines() if '"event":"ready"' in line]
+        waiting = [
+            each
+            for each in calls
+            if each.region == region
+            and each.left_ns < self._began_ns
+            and (each.ended_ns is None or each.ended_ns > self._began_ns)
+        ]
+        traces = RegionTraces(
+            max(times, default=0.0),
+            self._logged('"event":"peer_certificate_refused"', log),
+            self._logged(RESTARTED, log),
+            len({msgspec.json.decode(line)["clients"] for line in ready}),
+            sum(each.gateway in self._own_gateways() or not each.gateway for each in waiting),
+        )
+        if reasons := [*missing_traces(self._fault, traces)]:
+            raise DemoFailure(f"{region} did not feel it: {'; '.join(reasons)}")
 
     def _down(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -369,5 +426,7 @@ def _scenario(folder: Path) -> DemoScenario:
                 location=each.location,
             )
         )
-    sections = {"insecure": True, "audit": {"folder": str(OWN_FOLDER / "audit")}}
+    sections = {
+        "insecure": True, "audit": {"folder": str(OWN_FOLDER / "audit")}, "limits": {"drain": f"{DRAIN_S:g}s"},
+    }  # fmt: skip
     return DemoScenario(regions=tuple(regions), sections=sections)

@@ -34,7 +34,9 @@ class MeshSeen:
     replicas: Mapping[GatewayId, frozenset[str]]
     """Replicas that each gateway serves."""
     down: frozenset[RegionName] | None
-    """Regions whose gateway is not up or not attached, as a controller that leads says; None: none answers."""
+    """Regions whose gateway is down, as a controller that leads says; None: none answers."""
+    attached: frozenset[RegionName] = frozenset()
+    """Regions whose gateway is up and attached, as every controller that leads says."""
     leaders: frozenset[RegionName] = frozenset()
     """Regions whose controller leads, as it says."""
 
@@ -87,7 +89,14 @@ class MeshWatch:
                 lost[each.region] = frozenset(regions[peer["id"]] for peer in state["peers"] if peer["lost"])
                 replicas[each.gateway_id] = frozenset(str(replica["id"]) for replica in state["replicas"])
         leaders = {region: fresh[admin] for admin, region in self._controllers().items() if admin in fresh}
-        return MeshSeen(now_ns, lost, replicas, _down(leaders.values(), regions), frozenset(leaders))
+        told = [{each["id"]: each for each in state["gateways"]} for state in leaders.values()]
+        down = {region for each in told for name, region in regions.items() if _is(each.get(name), "down")}
+        attached = {
+            region for name, region in regions.items() if told and all(_is(each.get(name), "up") for each in told)
+        }
+        return MeshSeen(
+            now_ns, lost, replicas, frozenset(down) if told else None, frozenset(attached), frozenset(leaders)
+        )
 
     def _controllers(self) -> dict[str, RegionName]:
         """Operators' address of each controller, which tells its state only while it leads, with its region."""
@@ -95,14 +104,9 @@ class MeshWatch:
         return {admin: region for admin, region in found.items() if admin}
 
 
-def _down(states: Collection[dict[str, Any]], regions: Mapping[GatewayId, RegionName]) -> frozenset[RegionName] | None:
-    """Regions whose gateway any of the controllers takes for down."""
-    if not states:
-        return None
-    well = [
-        {each["id"] for each in state["gateways"] if each["condition"] == "up" and each["attached"]} for state in states
-    ]
-    return frozenset(region for name, region in regions.items() if not all(name in each for each in well))
+def _is(gateway: dict[str, Any] | None, condition: str) -> bool:
+    """True if a controller tells this condition of a gateway, and that one that is up is attached."""
+    return gateway is not None and gateway["condition"] == condition and (condition != "up" or gateway["attached"])
 
 
 def first_seen(seen: Iterable[MeshSeen], since_ns: int, holds: Callable[[MeshSeen], bool]) -> float | None:
@@ -143,8 +147,7 @@ def is_whole(seen: MeshSeen, home: Mapping[GatewayId, frozenset[str]]) -> bool:
     """True if all gateways answer and have lost no peer, the controller has all of them, and each serves what it served
     before."""
     return (
-        seen.down == frozenset()
-        and len(seen.lost) == len(home)
+        len(seen.attached) == len(seen.lost) == len(home)
         and not any(seen.lost.values())
         and all(seen.replicas.get(name) == replicas for name, replicas in home.items())
     )

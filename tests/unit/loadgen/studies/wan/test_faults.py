@@ -88,8 +88,8 @@ def test_a_fault_strikes_the_region_of_the_host_that_it_stops_and_otherwise_the_
     assert BY_NAME["frozen host of the controller"].struck == US
     assert BY_NAME["frozen host of the database"].struck == EU
     assert BY_NAME["clock ahead"].struck == BY_NAME["partition"].struck == AP
-    stopping = {each.name for each in FAULTS if each.stops_gateway}
-    assert stopping == {"frozen host", "frozen host of the controller", "killed gateway", "address that moves"}
+    cutting = {each.name for each in FAULTS if each.cuts_answers}
+    assert cutting == {"frozen host", "frozen host of the controller", "killed gateway"}
 
 
 def test_every_fault_does_something_and_says_what_is_expected() -> None:

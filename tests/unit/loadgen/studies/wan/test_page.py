@@ -25,6 +25,8 @@ OUTCOME = FaultOutcome(
     7.0,
     0.0,
     0,
+    2,
+    0,
     0,
     1.0,
     0.0,
@@ -72,9 +74,21 @@ def test_excused_failures_are_told_and_every_other_one_counts() -> None:
     )
 
 
+def test_owners_refused_gateways_and_two_leaders_are_judged() -> None:
+    database, lies = BY_NAME["frozen host of the database"].name, BY_NAME["name server that lies"].name
+    stays, refused = "no replica changes its gateway", "wrong gateways are refused by their certificates"
+    lead = "two controllers say that they lead for at most 3 s"
+    assert f"**met**: {database}: {stays} (seen 0 times)" in judged(replace(OUTCOME, fault=database))
+    assert f"**not met**: {database}: {stays} (seen 1 times)" in judged(replace(OUTCOME, fault=database, reassigned=1))
+    assert f"**met**: {lies}: {refused} (2 times)" in judged(replace(OUTCOME, fault=lies))
+    assert f"**not met**: {lies}: {refused} (0 times)" in judged(replace(OUTCOME, fault=lies, certificates_refused=0))
+    assert f"**met**: {database}: {lead} (2.0 s)" in judged(replace(OUTCOME, fault=database, both_led_s=2.0))
+    assert f"**not met**: {database}: {lead} (4.0 s)" in judged(replace(OUTCOME, fault=database, both_led_s=4.0))
+
+
 def test_a_process_that_ends_by_itself_is_told_and_the_one_that_is_killed_is_expected() -> None:
     killed = BY_NAME["killed gateway"]
-    text = "no gateway and no engine ends by itself"
+    text = "no other process ends by itself"
     assert f"**not met**: {FROZEN.name}: {text} (1 did)" in judged(replace(OUTCOME, fault=FROZEN.name, restarts=1))
     assert f"**met**: {killed.name}: {text} (0 did)" in judged(replace(OUTCOME, fault=killed.name, restarts=1))
 

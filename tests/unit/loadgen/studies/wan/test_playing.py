@@ -22,7 +22,7 @@ PARTITION, OUT, INTO, *_ = FAULTS
 def outcome(fault: WanFault) -> FaultOutcome:
     phases = dict.fromkeys(("before", "during", "after"), NONE)
     return FaultOutcome(
-        fault.name, phases, NONE, 0, None, None, {}, {}, None, 0.0, 0, 0, 1.0, 0.0, 0, (), 0, 0, 0, 0, 0, 0.0
+        fault.name, phases, NONE, 0, None, None, {}, {}, None, 0.0, 0, 0, 0, 0, 1.0, 0.0, 0, (), 0, 0, 0, 0, 0, 0.0
     )
 
 

@@ -11,7 +11,7 @@ SECOND = 1_000_000_000
 US, EU = RegionName("us-east-1"), RegionName("eu-west-1")
 HOME = {GatewayId("gw-us"): frozenset({"us-0"}), GatewayId("gw-eu"): frozenset({"eu-0"})}
 NOBODY: frozenset[RegionName] = frozenset()
-WHOLE = MeshSeen(0, {US: NOBODY, EU: NOBODY}, HOME, NOBODY)
+WHOLE = MeshSeen(0, {US: NOBODY, EU: NOBODY}, HOME, NOBODY, frozenset({US, EU}))
 LOST = replace(WHOLE, lost={US: frozenset({EU}), EU: NOBODY})
 
 
@@ -34,8 +34,8 @@ def test_the_longest_time_counts_from_a_moment_on_and_without_gaps() -> None:
 def test_a_mesh_is_whole_only_when_everything_is_as_before() -> None:
     assert is_whole(WHOLE, HOME)
     assert not is_whole(LOST, HOME)
-    assert not is_whole(replace(WHOLE, down=None), HOME)
-    assert not is_whole(replace(WHOLE, down=frozenset({EU})), HOME)
+    assert not is_whole(replace(WHOLE, attached=NOBODY), HOME)
+    assert not is_whole(replace(WHOLE, attached=frozenset({EU})), HOME)
     assert not is_whole(replace(WHOLE, lost={US: NOBODY}), HOME), "a gateway does not answer"
     moved = {**HOME, GatewayId("gw-us"): frozenset({"us-0", "eu-0"})}
     assert not is_whole(replace(WHOLE, replicas=moved), HOME)
