@@ -51,6 +51,13 @@ def name_of(region: RegionName) -> str:
     return f"{region}.{HOSTS_ZONE}"
 
 
+def lies_in(region: RegionName, addresses: Mapping[RegionName, str]) -> dict[str, str]:
+    """Lies of a region's name server: other regions' hosts in place of each other, and an address of nobody for the
+    mesh."""
+    one, other = (each for each in REGIONS if each != region)
+    return {ZONE: _NOBODY, name_of(one): addresses[other], name_of(other): addresses[one]}
+
+
 @dataclass(slots=True)
 class WanHosts:
     """Running hosts of all regions."""
@@ -84,7 +91,7 @@ class WanHosts:
             self.names[region].fall_silent()
             await self._until_told(region, ZONE, None)
         if fault.names is NamesFault.LYING:
-            lies = self._lies_in(region)
+            lies = lies_in(region, {each: self.network.address(str(each)) for each in REGIONS})
             self.names[region].change(lies=lies)
             for name, address in lies.items():
                 await self._until_told(region, name, address)
@@ -121,12 +128,6 @@ class WanHosts:
                     pass
         except TimeoutError:
             raise DemoFailure(f"the name server of {region} does not tell {address} for {name}") from None
-
-    def _lies_in(self, region: RegionName) -> dict[str, str]:
-        """Other regions' hosts in place of each other, and an address of nobody for the mesh."""
-        one, other = (each for each in REGIONS if each != region)
-        astray = {one: other, other: one}
-        return {ZONE: _NOBODY} | {name_of(each): self.network.address(str(to)) for each, to in astray.items()}
 
     async def _move(self, region: RegionName, mesh: Mesh, file: Path) -> None:
         member = mesh.first_of(region)
