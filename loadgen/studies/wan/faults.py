@@ -154,6 +154,11 @@ class WanFault:
         return region_of(self.frozen) if self.frozen is not None else REGIONS[-1]
 
     @property
+    def stops_gateway(self) -> bool:
+        """True if the last region's gateway stops while its host goes on."""
+        return self.kills or self.moves
+
+    @property
     def cuts_answers(self) -> bool:
         """True if the gateway of the region struck stops at once, and with it the answers on their way through it. One
         that ends in order has given them before."""

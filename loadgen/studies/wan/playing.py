@@ -77,8 +77,9 @@ async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
         sound = base_links(read_round_trips(scenario.round_trips_file))
         async with asyncio.TaskGroup() as tasks, running_hosts(fault, sound, folder, tasks) as hosts:
             write_table(scenario.regions, {region: hosts.network.network(str(region)) for region in REGIONS})
+            further = int(fault.stops_gateway)
             async with running_mesh(
-                scenario, OverflowMode.ON, folder, tasks, further_gateways=0, hosts=hosts.hosts
+                scenario, OverflowMode.ON, folder, tasks, further_gateways=further, hosts=hosts.hosts
             ) as mesh:
                 hosts.lead_to(mesh)
                 await recorded.play(mesh, hosts, scenario, tasks)
@@ -255,7 +256,7 @@ class _RecordedFault:
         region = REGIONS[number]
         runner = (*hosts.network.command(clients_of(region)), *OUR_MODULES)
         settings = SdkClientSettings(
-            region, mesh.name.url, str(scenario.model), (hosts.name_server(region),) * _ASKED,
+            region, mesh.name.url, str(scenario.model), self._name_servers(mesh, hosts, region),
             mesh.name.networks[region],
             USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, PROMPT_BYTES, TIMEOUT_S,
             str(self._log(region)),
@@ -266,6 +267,15 @@ class _RecordedFault:
             f"the clients of {region}", ["loadgen.studies.wan.client_process", str(file)],
             self._folder / f"clients-{region}.log", tasks, runner=runner,
         )  # fmt: skip
+
+    def _name_servers(self, mesh: Mesh, hosts: WanHosts, region: RegionName) -> tuple[tuple[str, int], ...]:
+        """Name servers that the region's clients ask: the region's own, or the mesh's where the name has two addresses,
+        whose order theirs would not keep."""
+        if not self._fault.stops_gateway:
+            return (hosts.name_server(region),) * _ASKED
+        assert mesh.name is not None, "there are controllers"
+        own = mesh.first_of(region).host
+        return tuple(sorted(mesh.name.servers, key=lambda server: server[0] != own))
 
     def _file_of(self, region: RegionName) -> Path:
         """Configuration file of the region's gateway."""
@@ -284,7 +294,7 @@ class _RecordedFault:
         found += faults
         found += violations(
             calls, records, owners, gateways=self._gateways, sound_ns=self._sound_ns,
-            overlap_max_ns=round(OVERLAP_S * _SECOND_NS),
+            overlap_max_ns=round(OVERLAP_S * _SECOND_NS), killed=self._own_gateways() if self._fault.kills else (),
         )  # fmt: skip
         struck = self._fault.struck
         began_ns, healed_ns = self._began_ns, self._healed_ns

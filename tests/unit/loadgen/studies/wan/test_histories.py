@@ -185,6 +185,21 @@ def test_requests_of_other_gateways_are_counted_without_those_that_were_refused(
     assert taken_in([ORIGIN, SERVED, refused, LostAuditLines("2026-01-01T00:00:00Z", GW_EU, 3)]) == 1
 
 
+def test_a_killed_gateway_has_no_line_of_what_it_had_and_no_client_has_the_whole_answer() -> None:
+    def told(call: SdkCall, records: list[AuditRecord], *killed: str) -> list[str]:
+        found = violations(
+            [OTHER, call], [AT_HOME, *records], OWNERS, gateways=GATEWAYS, sound_ns=0, overlap_max_ns=SECOND,
+            killed=killed,
+        )  # fmt: skip
+        return [each.rule for each in found if not each.about.startswith("gw-")]
+
+    cut = changed(CALL, fault="cut")
+    assert told(cut, [SERVED], GW_US) == []
+    assert told(cut, [SERVED], GW_EU) == ["one end per request", "nothing runs that was not sent"]
+    assert told(CALL, [SERVED], GW_US) == ["one end per request"], "its client has the whole answer"
+    assert told(cut, [replace(ORIGIN, attempts=()), SERVED], GW_US) == ["nothing runs that was not sent"]
+
+
 def test_the_first_answer_is_of_a_call_made_after_that_moment() -> None:
     us = RegionName("us-east-1")
     made = [
