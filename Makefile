@@ -6,7 +6,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # tests start many processes, which would compile every module again
-.PHONY: help setup setup-tests setup-wan compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak upgrade kills nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
+.PHONY: help setup setup-tests compiled relays clean demo test test-fast test-nightly flakes check test-compiled test-engines test-cloud test-clients test-issuers check-deploy fuzz digests mutants random-mutants soak upgrade kills nightly bench bench-relay bench-scale agreement answers outside results wan docs metrics-page log-events-page errors-page runbook-page config-pages command-line-page page-picture protos lock
 
 ##@ Setup
 
@@ -144,7 +144,6 @@ outside: setup ## Run tools of other projects on three regions, in docs/results/
 NEEDED_eldr := compiled
 NEEDED_live := relays
 NEEDED_records := setup-tests
-NEEDED_wan := setup-wan
 LIVE := live failover composition resume succession token-budget-live wan
 IN_eldr := cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results --cache ../results
 IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md
@@ -152,12 +151,10 @@ IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failo
 results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study or records, or list; TRACES=dir FULL=1 REAL=1 STORES="a.yaml" ARGS=…
 	$(if $(filter token-budget-classifier,$(NAME)),loadgen/studies/prompts/gather.sh build/prompts)
 	$(if $(REAL),.ci/setup-engines llamacpp)
+	$(if $(filter wan,$(NAME)),.ci/setup-tests .ci/wan-programs)
 	$(or $(IN_$(NAME)),$(if $(filter $(LIVE),$(NAME)),,nice) $(BIN)/nightside results $(or $(NAME),--help)) \
 	    $(if $(filter token-budget-classifier,$(NAME)),build/prompts/documents.jsonl) $(STORES) \
 	    $(if $(TRACES),--traces $(abspath $(TRACES))) $(if $(FULL),--full) $(if $(REAL),--real .venv-llamacpp/bin/python) $(ARGS)
-
-setup-wan:
-	@.ci/setup-tests .ci/wan-programs
 
 wan: ## Break the network between three hosts, in docs/results/wan.md; needs root; ARGS=….
 	@$(MAKE) results NAME=wan

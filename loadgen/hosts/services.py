@@ -84,7 +84,7 @@ async def running_database(
                 yield {"kind": "postgresql", "postgresql": where}
             finally:
                 with suppress(ProcessLookupError):
-                    os.kill(child.pid, signal.SIGINT)  # it ends its sessions, where SIGTERM would wait for them
+                    os.kill(child.pid, signal.SIGINT)  # SIGTERM would wait for its sessions
 
 
 @dataclass(slots=True)

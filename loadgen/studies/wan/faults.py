@@ -109,9 +109,9 @@ class NamesFault(StrEnum):
     """Fault of a region's name server, which its gateway and its clients ask."""
 
     SILENT = "silent"
-    """It does not answer."""
+    """No answers."""
     LYING = "lying"
-    """It leads clients to an address at which nobody is, and gateways to the gateway of another region."""
+    """Answers that lead clients to an unused address, and gateways to the gateway of another region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ FAULTS = (
     ),
     WanFault(
         "name server that lies",
-        f"the name server of {AP} leads its clients to an address at which nobody is, and its gateway to the wrong"
+        f"the name server of {AP} leads its clients to an unused address, and its gateway to the wrong"
         " gateways; middleboxes forget all connections",
         "it tells the truth",
         f"no gateway is taken for another; requests of clients of {AP} wait or fail where they need a name",

@@ -37,7 +37,7 @@ from loadgen.studies.wan.faults import DATABASE, REGIONS, STANDBY, NamesFault, W
 HOSTS_ZONE = "hosts.test"
 OWN_FOLDER = Path("/run/nightside-wan")
 """Folder whose contents each host has for itself."""
-_NOBODY = f"{NETWORK[0]}.{NETWORK[1]}.250.1"
+_UNUSED = f"{NETWORK[0]}.{NETWORK[1]}.250.1"
 DRAIN_S = 6.0
 """Longest drain of a gateway: longer than answers take, and shorter than a process has to end."""
 _GRACE_S = 8.0
@@ -52,10 +52,9 @@ def name_of(region: RegionName) -> str:
 
 
 def lies_in(region: RegionName, addresses: Mapping[RegionName, str]) -> dict[str, str]:
-    """Lies of a region's name server: other regions' hosts in place of each other, and an address of nobody for the
-    mesh."""
+    """Lies of a region's name server: other regions' hosts in place of each other, and an unused address for the mesh."""
     one, other = (each for each in REGIONS if each != region)
-    return {ZONE: _NOBODY, name_of(one): addresses[other], name_of(other): addresses[one]}
+    return {ZONE: _UNUSED, name_of(one): addresses[other], name_of(other): addresses[one]}
 
 
 @dataclass(slots=True)
@@ -170,7 +169,7 @@ def _kill_gateway(region: RegionName) -> None:
     """Kill the gateway's process and not its service manager. Raises DemoFailure."""
     killed = 0
     for pid in processes_on(str(region)):
-        with suppress(OSError):  # it may have ended meanwhile
+        with suppress(OSError):  # a process may have ended meanwhile
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if b"loadgen.hosts.supervised" not in command and b"gateway" in command:
                 os.kill(pid, signal.SIGKILL)
