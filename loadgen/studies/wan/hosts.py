@@ -52,7 +52,7 @@ def name_of(region: RegionName) -> str:
 
 
 def lies_in(region: RegionName, addresses: Mapping[RegionName, str]) -> dict[str, str]:
-    """Lies of a region's name server: other regions' hosts in place of each other, and an unused address for the mesh."""
+    """Lies of a region's name server: other hosts in place of each other, and an unused address for the mesh."""
     one, other = (each for each in REGIONS if each != region)
     return {ZONE: _UNUSED, name_of(one): addresses[other], name_of(other): addresses[one]}
 

@@ -11,7 +11,7 @@ from loadgen.studies.wan.faults import AP, EU, REGIONS, US
 from loadgen.studies.wan.hosts import _write_moved, lies_in, name_of
 
 
-def test_a_lie_leads_to_the_other_regions_gateway_and_clients_to_nobody() -> None:
+def test_a_lie_leads_to_the_other_regions_gateway_and_clients_nowhere() -> None:
     addresses = {each: f"10.77.{number}.1" for number, each in enumerate(REGIONS, 1)}
     lies = lies_in(AP, addresses)
     assert (lies[name_of(US)], lies[name_of(EU)]) == ("10.77.2.1", "10.77.1.1")
