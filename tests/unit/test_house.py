@@ -252,10 +252,10 @@ def test_groups_of_tasks_are_those_that_can_be_stopped(program: str) -> None:
     assert ours <= {ROOT / "mesh/task_group.py"}
 
 
-def test_the_changelog_has_one_short_unreleased_section() -> None:
+def test_the_changelog_is_short_and_names_every_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == ["[Unreleased]"]
-    assert re.findall(r"^### (.+)$", text, flags=re.MULTILINE) == ["Added", "Fixed"]
+    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == ["[Unreleased]", "[0.1.0] - 2026-11-30"]
+    assert re.findall(r"^### (.+)$", text, flags=re.MULTILINE) == ["Changed", "Added", "Fixed"]
     assert 600 < len(text.split()) < 1_500
 
 
