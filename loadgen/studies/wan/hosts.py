@@ -151,7 +151,7 @@ def _told(site: Site, server: str, name: str) -> str | None:
     query = dns.message.make_query(name, "A")
     with on_host(site):
         asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    asking.setblocking(False)  # otherwise dnspython's time limit does not hold
+    asking.setblocking(False)  # a time limit of dnspython needs that
     with asking:
         try:
             answer = dns.query.udp(query, server, timeout=_PATIENCE_S, sock=asking)
