@@ -65,9 +65,9 @@ _KEY = re.compile(r"    (\w+): .* = ")
 
 
 def copy_of_tree(copy: Path) -> None:
-    """Copy the gateway and the kernel's tests."""
+    """Copy the gateway and the kernel's tests, with what is compiled of them."""
     for part in ("gateway", "mesh", "protos", "tests/support", "tests/fakes"):
-        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / part, copy / part)
     (copy / KERNELS_TESTS).parent.mkdir(parents=True)
     for file in (KERNELS_TESTS, "tests/__init__.py", "pyproject.toml"):
         shutil.copy(ROOT / file, copy / file)
