@@ -104,6 +104,7 @@ kills: setup setup-tests ## Kill processes of each kind while a batch runs, in d
 
 nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants random-mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
+	nice $(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos disaggregated --runs 1000 --seed 1000

@@ -52,13 +52,16 @@ def worlds() -> Iterator[str]:
 
 
 def digest_of(name: str, on_line: Callable[[str], object] | None = None) -> str:
-    """Decision digest of one world."""
+    """Decision digest of one world. A world of chaos is played to its end, with every invariant checked: raises Broken
+    where one does not hold."""
     kind, _, which = name.partition("/")
     decisions = DecisionDigest(on_line)
     if kind in FLAVOURS:
         scenario = chaos.chaos_scenario(int(which), chaos.ChaosKind(kind))
-        world = World(scenario, scenario.runs[0], decisions=decisions)
-        return decisions.digest(world.play().records)
+        world = World(scenario, scenario.runs[0], every_invariant=True, decisions=decisions)
+        digest = decisions.digest(world.play().records)
+        world.check_the_end()
+        return digest
     if kind == "priced":
         scenario = day_price.scenario(which, "price", 1, is_quick=True)
         run = scenario.runs[0]

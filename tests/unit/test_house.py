@@ -200,9 +200,10 @@ def test_files_on_a_requests_path_stay_short(folder: str, lines_max: int) -> Non
     assert {path: size for path, size in sizes.items() if size > lines_max} == {}
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pure_modules_import_and_call_only_what_is_pure(path: Path) -> None:
-    assert list(impurities(ast.parse(path.read_text()), own=["loadgen.engine"])) == []
+def test_pure_modules_import_and_call_only_what_is_pure() -> None:
+    assert len(PURE_FILES) > 150, "nothing is looked at"
+    found = {path: list(impurities(ast.parse(path.read_text()), own=["loadgen.engine"])) for path in PURE_FILES}
+    assert {path: each for path, each in found.items() if each} == {}
 
 
 def pins(lock: str) -> dict[str, set[str]]:
