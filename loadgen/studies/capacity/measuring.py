@@ -14,6 +14,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import aiohttp
 import uvloop
 import yaml
 from rich.console import Console
@@ -25,6 +26,7 @@ from loadgen.bench.relay.figures import RelayFigure
 from loadgen.bench.relay.main import RelayPlan, RelayRun
 from loadgen.bench.relay.measures import (
     QUICK,
+    TOKENS_PER_S,
     USERS,
     Effort,
     MeasureName,
@@ -38,6 +40,7 @@ from loadgen.bench.relay.setting import Relay, RelaySetting
 from loadgen.interrupts import leaves
 from loadgen.studies.capacity.links import CountedLinks, counted_links
 from loadgen.studies.capacity.rule import CapacityCosts
+from loadgen.studies.long.sampling import read_process
 
 MEASURED = (
     MeasureName.REQUESTS,
@@ -58,6 +61,7 @@ _SETTLE_S = 2.0
 _HOLD_S = 600.0
 _PROMPT_BYTES = 256
 _BUSY_USERS = 2
+_FORWARDS = "nightside_forwards_sent_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class CapacityMeasured:
     costs: CapacityCosts
     mesh_requests_per_cpu_s: float
     """Requests per second of the CPU time of all gateways of a mesh of three, at one of which clients ask."""
+    mesh_forwarded_share: float
+    """Share of them that it forwarded."""
     life_us: Mapping[int, float]
     """CPU of the core for the life of a request, by number of replicas."""
     faults: Mapping[str, str]
@@ -99,7 +105,9 @@ def measure(console: Console, *, is_quick: bool) -> CapacityMeasured:
         sizes = _Sizes(Path(folder), plan, console)
         _play(sizes.measure())
     lives = {replicas: core.life_us(replicas) for replicas in REPLICAS_OF_A_DECISION}
-    return CapacityMeasured(figures, sizes.costs(figures), sizes.mesh_requests_per_cpu_s, lives, run.faults)
+    return CapacityMeasured(
+        figures, sizes.costs(figures), sizes.mesh_requests_per_cpu_s, sizes.mesh_forwarded_share, lives, run.faults
+    )  # fmt: skip
 
 
 def _play(work: Coroutine[None, None, None]) -> None:
@@ -117,11 +125,16 @@ class _Running:
 
     subjects: list[Subject]
     """Each gateway, in the order of their start."""
+    admin: str
+    """Admin address of the first."""
     links: CountedLinks
 
 
-def _descriptors(pid: int) -> int:
-    return sum(1 for _ in (machine.PROC / str(pid) / "fd").iterdir())
+async def _forwards(admin: str) -> float:
+    """Requests that a gateway has forwarded since its start."""
+    async with aiohttp.ClientSession() as session, session.get(f"http://{admin}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(_FORWARDS))
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -146,7 +159,7 @@ class _Sizes:
         self._held = HeldAtRest(0.0, 0.0, 0.0)
         """Use with streams that are open."""
         self._busy_us = self._rest_bytes = self._busy_bytes = self._forward_bytes = 0.0
-        self.mesh_requests_per_cpu_s = 0.0
+        self.mesh_requests_per_cpu_s = self.mesh_forwarded_share = 0.0
 
     async def measure(self) -> None:
         async with running_engines(MANY, self._plan.load_core, self._folder) as engines:
@@ -179,14 +192,15 @@ class _Sizes:
         ready = await asyncio.to_thread(relay.prepare, setting)
         async with AsyncExitStack() as stack:
             links = await stack.enter_async_context(counted_links())
-            subjects = []
+            listens = []
             for command in ready.commands:
                 document = _read(folder / f"{command.name}.yaml")
                 await links.lead(document)
                 _write(folder / f"{command.name}.yaml", document)
-                subjects.append((command, int(document["listen"]["http"].rpartition(":")[2])))
-            ran = _Running([], links)
-            for command, port in subjects:
+                listens.append(document["listen"])
+            ran = _Running([], listens[0]["admin"], links)
+            for command, listen in zip(ready.commands, listens, strict=True):
+                port = int(listen["http"].rpartition(":")[2])
                 process = await stack.enter_async_context(running(command, folder / f"{command.name}.log"))
                 ran.subjects.append(Subject(command.name, port, {command.name: process.pid}, ready.key))
             for subject in ran.subjects:
@@ -204,8 +218,11 @@ class _Sizes:
         await asyncio.sleep(self._plan.effort.stream_window_s)
         took_s = now_s() - began_s
         used_us = (machine.cpu_ns([pid]) - used_ns) / 1e3
-        files = _descriptors(pid)
-        return HeldAtRest(used_us / took_s, machine.pss_kib([pid]), files), (ran.links.carried - carried) / took_s
+        held = read_process(took_s, ran.subjects[0].name, pid)
+        if held is None:
+            raise BenchFailure(f"{ran.subjects[0].name} has ended by itself")
+        rest = HeldAtRest(used_us / took_s, held.resident_kib, held.descriptors)
+        return rest, (ran.links.carried - carried) / took_s
 
     async def _with_streams(self, ran: _Running, bench: RelayBench) -> HeldAtRest:
         await bench.pace(_HOLD_S)
@@ -234,7 +251,9 @@ class _Sizes:
             await asyncio.sleep(effort.warm_s)
             answers, used_ns = tally.answers, machine.cpu_ns(pids)
             await asyncio.sleep(effort.window_s)
-            return (tally.answers - answers) / (machine.cpu_ns(pids) - used_ns) * 1e9
+            answered, used_s = tally.answers - answers, (machine.cpu_ns(pids) - used_ns) / 1e9
+        self.mesh_forwarded_share = await _forwards(ran.admin) / max(1, tally.answers)
+        return answered / used_s
 
     async def _forwarded(self, ran: _Running, bench: RelayBench) -> float:
         """Bytes between the gateways for each forwarded request, without those of peers that are busy."""
@@ -252,9 +271,6 @@ class _Sizes:
         return (self._busy_bytes if busy else self._rest_bytes) / pairs
 
     def costs(self, figures: Mapping[tuple[str, RelayFigure], float]) -> CapacityCosts:
-        def of(relay: Relay, figure: RelayFigure) -> float:
-            return figures[relay.name, figure]
-
         few, many = (self._rest[replicas, 0] for replicas in (FEW, MANY))
         one, some = (self._rest[FEW, peers] for peers in PEERS)
 
@@ -267,27 +283,40 @@ class _Sizes:
         def base(figure: str) -> float:
             return float(getattr(one, figure)) - FEW * each_replica(figure) - PEERS[0] * each_peer(figure)
 
+        idle_us = {NIGHTSIDE.name: few.us, FORWARD.name: 2 * one.us - FEW * each_replica("us")}
+        """CPU a second of the relay without a request, which the bench's readings contain."""
+
+        def request(relay: Relay, us: float) -> float:
+            """CPU of a request alone, of one after the other on a core that does nothing else."""
+            return us * (1 - idle_us[relay.name] / 1e6)
+
+        def short(relay: Relay) -> float:
+            return request(relay, figures[relay.name, RelayFigure.CPU_PER_REQUEST])
+
+        def chunk(relay: Relay) -> float:
+            chunks_per_s = self._plan.effort.streams * TOKENS_PER_S
+            return figures[relay.name, RelayFigure.CPU_PER_CHUNK] - idle_us[relay.name] / chunks_per_s
+
         def further(relay: Relay) -> float:
             """CPU of 1,000 bytes, by LiteLLM's prompts, half of whose answers are streamed."""
-            long_us = 1e6 / of(relay, RelayFigure.LONG_PROMPTS_PER_CPU_S)
-            chunks_us = published.ANSWER_TOKENS / 2 * of(relay, RelayFigure.CPU_PER_CHUNK)
+            long_us = request(relay, 1e6 / figures[relay.name, RelayFigure.LONG_PROMPTS_PER_CPU_S])
             kb = (fmean(published.PROMPT_TOKENS) * published.BYTES_PER_TOKEN - _PROMPT_BYTES) / 1000
-            return max(0.0, long_us - chunks_us - of(relay, RelayFigure.CPU_PER_REQUEST)) / kb
+            return max(0.0, long_us - published.ANSWER_TOKENS / 2 * chunk(relay) - short(relay)) / kb
 
         return CapacityCosts(
-            request_us=of(NIGHTSIDE, RelayFigure.CPU_PER_REQUEST),
+            request_us=short(NIGHTSIDE),
             prompt_kb_us=further(NIGHTSIDE),
-            chunk_us=of(NIGHTSIDE, RelayFigure.CPU_PER_CHUNK),
-            forward_us=of(FORWARD, RelayFigure.CPU_PER_REQUEST),
+            chunk_us=chunk(NIGHTSIDE),
+            forward_us=short(FORWARD),
             forward_kb_us=further(FORWARD),
-            forwarded_chunk_us=of(FORWARD, RelayFigure.CPU_PER_CHUNK),
+            forwarded_chunk_us=chunk(FORWARD),
             idle_stream_us=max(0.0, self._held.us - few.us) / HELD,
             base_us=base("us"),
             replica_us=each_replica("us"),
             peer_us=each_peer("us"),
             busy_peer_us=each_peer("us") + max(0.0, self._busy_us - some.us) / PEERS[1],
             base_kib=base("kib"),
-            stream_kib=of(NIGHTSIDE, RelayFigure.MEMORY_PER_STREAM),
+            stream_kib=figures[NIGHTSIDE.name, RelayFigure.MEMORY_PER_STREAM],
             replica_kib=each_replica("kib"),
             peer_kib=each_peer("kib"),
             base_files=base("files"),

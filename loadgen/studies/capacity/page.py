@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gateway.core.placement.index_sizes import NODE_BYTES
 from loadgen.bench.relay import published
 from loadgen.bench.relay.figures import RelayFigure
 from loadgen.bench.relay.main import ENGINES
@@ -56,6 +57,7 @@ def page_of(found: CapacityMeasured, run: LargeRun, machine: Mapping[str, object
         mixes=mixes, judged=[*_judged(mixes)], run=run, tokens=ANSWER_TOKENS, prompt_kb=PROMPT_KB,
         loads=[("as simulated", run), ("all slots busy", run.full)], sized=lambda load: _rows(sized(found.costs, load)),
         breaks=[*_breaks(found.costs, run)], per_core=_per_core(found.costs), signed=signed,
+        node_bytes=NODE_BYTES,
     )  # fmt: skip
 
 
@@ -72,7 +74,9 @@ def mixes_of(found: CapacityMeasured) -> Iterator[HeldMix]:
             load = CarriedLoad(requests_per_s=rate, prompt_kb=kb, chunks_per_s=chunks)
             if relay is FORWARD:
                 load = CarriedLoad(forwards_per_s=rate, prompt_kb=kb, forwarded_chunks_per_s=chunks)
-            idle = needed(costs, CarriedLoad(replicas=replicas)).all_cores * (2 if relay is FORWARD else 1)
+            idle = needed(costs, CarriedLoad(replicas=replicas)).all_cores
+            if relay is FORWARD:
+                idle += needed(costs, CarriedLoad(peers=2)).all_cores
             took_s = job.count / job.arrivals_per_s + job.answer_tokens * job.pace_s
             asked = needed(costs, load).all_cores - costs.base_us / 1e6
             words = f"{of}: {rate:g} requests/s of {job.prompt_tokens:,} and {job.answer_tokens:,} tokens"
@@ -132,6 +136,7 @@ def _breaks(costs: CapacityCosts, run: LargeRun) -> Iterator[str]:
         regions = regions_of(costs, load, 1_000)
         yield (
             f"With {words} and 3 regions, one gateway carries a region of {most:,} replicas; {mesh.first} take most"
-            f" of its core. With 1,000 replicas in each region, more gateways help up to {regions:,} regions: each is"
-            " one more peer of all others."
+            " of its core. With 1,000 replicas in each region,"
+            f" {f'more gateways are enough for {regions:,} regions' if regions else 'no number of gateways is enough'}:"
+            " each is one more peer of all others."
         )

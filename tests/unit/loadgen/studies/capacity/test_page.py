@@ -25,7 +25,7 @@ SHORT, LONG = published.JOBS.values()
 
 def measured(figures: Mapping[tuple[str, RelayFigure], float]) -> CapacityMeasured:
     rates = {(each.name, RelayFigure.REQUESTS_PER_S): 2_000.0 for each in (NIGHTSIDE, FORWARD, SIBLINGS)}
-    return CapacityMeasured({**rates, **figures}, COSTS, 1_900.0, {8: 60.0, 1_000: 90.0}, {})
+    return CapacityMeasured({**rates, **figures}, COSTS, 1_900.0, 0.1, {8: 60.0, 1_000: 90.0}, {})
 
 
 def test_mixes_are_sums_of_requests_prompts_chunks_and_the_idle_share() -> None:
