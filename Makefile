@@ -144,9 +144,11 @@ outside: setup ## Run tools of other projects on three regions, in docs/results/
 
 NEEDED_eldr := compiled
 NEEDED_live := relays
+NEEDED_capacity := compiled
 NEEDED_records := setup-tests
-LIVE := live failover composition resume succession token-budget-live wan
+LIVE := live failover composition resume succession token-budget-live wan long capacity
 IN_eldr := cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results --cache ../results
+IN_capacity := cd build/compiled && ../../$(BIN)/python -m nightside results capacity -o ../../docs/results --scale ../../docs/results/scale.json
 IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md
 
 results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study or records, or list; TRACES=dir FULL=1 REAL=1 STORES="a.yaml" ARGS=…
