@@ -140,7 +140,7 @@ class _Processes:
         first, ports = self.layout.seats[0], self.layout.controller
         assert ports is not None, "there is one"
         text = controller_file(
-            ports=ports, store=self.folder / "controller" / "store.db", tls=self.tls[CONTROLLER],
+            ports=ports, store={"path": str(self.folder / "controller" / "store.db")}, tls=self.tls[CONTROLLER],
             name_servers=[each.ports.host for each in self.layout.seats], networks=self.layout.networks,
             client_port=first.ports.http, regions=first.region.table_file, region=first.region.name,
         )  # fmt: skip
@@ -159,7 +159,7 @@ class _Processes:
         text = region_file(
             seat.region, ports=seat.ports, engines=[url_at(port) for port in seat.engines], model=self.scenario.model,
             peers=peers, overflow=OverflowMode.ON, seed=self.scenario.seed, number=seat.number,
-            controlled=Controlled(at, self.tls[seat.gateway_id], self.folder / "state"),
+            controlled=Controlled([at], self.tls[seat.gateway_id], self.folder / "state"),
             sections=self.scenario.sections,
         )  # fmt: skip
         (self.folder / f"{seat.gateway_id}.yaml").write_text(text)
