@@ -46,6 +46,8 @@ WORLDS = (
     Worlds(ChaosKind.MOVING_POOLS, range(11, 12), 100, 10, 30),
     Worlds(ChaosKind.DISAGGREGATED, range(0), 100, 10, 10),
     Worlds(ChaosKind.POOLS, range(0), 100, 10, 10),
+    Worlds(ChaosKind.BREAKING, range(0), 100, 10, 5),
+    Worlds(ChaosKind.MIXED_MODELS, range(1, 2), 100, 10, 5),
     Worlds(ChaosKind.CACHE_DIGESTS, range(0), 200, 10, 5),
     Worlds(ChaosKind.KV_EVENTS, range(0), 200, 10, 5),
     Worlds(ChaosKind.LEAVING, range(1, 2), 300, 10, 5),
@@ -74,6 +76,10 @@ def test_nothing_is_found(kind: ChaosKind, seeds: Sequence[int], completed_min: 
     assert completed > completed_min * len(seeds)
 
 
+def test_every_kind_has_worlds() -> None:
+    assert sorted(each.kind for each in WORLDS) == sorted(ChaosKind)
+
+
 def endured(kind: ChaosKind, seed: int, decisions: DecisionDigest | None = None) -> World:
     """World that was played to its end without a finding."""
     scenario = chaos_scenario(seed, kind)
@@ -98,6 +104,11 @@ class _AwayFromHome(DecisionDigest):
                     self.decoded.add((gateway_id, effect.request_id))
             elif isinstance(effect, EndRequest) and (gateway_id, effect.request_id) in self.decoded:
                 self.completed += effect.outcome is Outcome.COMPLETED
+
+
+def test_of_two_controllers_with_many_failures_one_leads() -> None:
+    """Checked as an invariant of every world with two."""
+    endured(ChaosKind.PAIR, 2)
 
 
 @pytest.mark.nightly
