@@ -28,7 +28,6 @@ class GatewayHealth:
         "connected",
         "detail",
         "falls",
-        "fell_silent",
         "is_proven_gone",
         "known_since_ns",
         "lost_ns",
@@ -55,8 +54,6 @@ class GatewayHealth:
         self.up_since_ns: int | None = None
         self.falls = 0
         """Times the gateway went down without a steady period in between; at most 32."""
-        self.fell_silent = False
-        """The gateway was called down though nothing proved that it was gone."""
         self.said_by: dict[GatewayId, HeardPeer] = {}
         """Last report of each peer on this gateway."""
 
@@ -128,11 +125,10 @@ class GatewayHealth:
         return silent_ns
 
     def back_at_ns(self, config: ControllerConfig) -> int | None:
-        """Time from which the gateway counts as up again as things stand; None while it does not answer. One that was
-        merely silent, for the first time, has served its clients all along, and is up at once."""
+        """Time from which the gateway counts as up again as things stand; None while it does not answer."""
         if self.answers_since_ns is None:
             return None
-        if self.condition is Condition.UNKNOWN or (self.fell_silent and self.falls == 1):
+        if self.condition is Condition.UNKNOWN:
             return self.answers_since_ns
         wait_ns = min(config.return_after_ns << max(0, self.falls - 1), config.return_after_max_ns)
         return self.answers_since_ns + wait_ns
@@ -141,7 +137,6 @@ class GatewayHealth:
         """Mark the gateway as down."""
         was_steady = self.up_since_ns is not None and now_ns - self.up_since_ns >= config.steady_after_ns
         self.falls = 1 if was_steady else min(self.falls + 1, 32)
-        self.fell_silent = not self.is_proven_gone
         self.up_since_ns = None
         self.condition = Condition.DOWN
 

@@ -282,16 +282,6 @@ def one_probe_is_enough(
 # Moves of replicas, and their rate
 
 
-@mutant(
-    "a gateway that died is up at once",
-    "controller.core.health:GatewayHealth.fall",
-    hunter=f"{_TESTS}/test_controller_core.py::TestReturn",
-)
-def trusts_the_dead(original: Original, health: GatewayHealth, now_ns: int, config: ControllerConfig) -> None:
-    original(health, now_ns, config)
-    health.fell_silent = True
-
-
 @mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
 def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     return health.answers_since_ns

@@ -10,7 +10,7 @@ CONFIG = ControllerConfig()
 SELF, PEER = GatewayId("self"), GatewayId("peer")
 
 
-def lost(at_ns: int = 0, *, is_proven_gone: bool = False) -> GatewayHealth:
+def lost(at_ns: int = 0) -> GatewayHealth:
     """Health of a gateway that was up, whose stream broke, and whose probes have all failed since."""
     health = GatewayHealth(0)
     health.connect(0)
@@ -18,7 +18,6 @@ def lost(at_ns: int = 0, *, is_proven_gone: bool = False) -> GatewayHealth:
     health.disconnect("reset", at_ns)
     for _ in range(CONFIG.probe_failures_min):
         health.probe(False, "refused", at_ns)
-    health.is_proven_gone = is_proven_gone
     return health
 
 
@@ -74,20 +73,8 @@ class TestUnknown:
 
 
 class TestReturn:
-    def test_at_once_where_it_was_silent_for_the_first_time(self) -> None:
-        health = lost()
-        health.fall(1, CONFIG)
-        assert health.back_at_ns(CONFIG) is None
-        health.connect(3)
-        assert health.back_at_ns(CONFIG) == 3
-        health.rise(3)
-        health.disconnect("reset", 4)
-        health.fall(5, CONFIG)
-        health.connect(6)
-        assert health.back_at_ns(CONFIG) == 6 + 2 * CONFIG.return_after_ns
-
     def test_not_without_stream_and_probes_both(self) -> None:
-        health = lost(is_proven_gone=True)
+        health = lost()
         health.fall(1, CONFIG)
         health.probe(True, "", 2)
         assert health.back_at_ns(CONFIG) is None
