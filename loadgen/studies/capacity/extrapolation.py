@@ -61,8 +61,8 @@ def largest_run(document: Mapping[str, Any]) -> LargeRun:
 
 
 def region_load(run: LargeRun, replicas: int) -> CarriedLoad:
-    """Load of a region with so many replicas: a forwarded request is one of the region that it leaves and of the one
-    where it runs, which have half of its cost each."""
+    """Load of a region with so many replicas, which serves as many forwards as it sends: of both it has half of the
+    CPU, and all bytes."""
     requests, away = run.requests_per_s * replicas, run.forwarded_share
     return CarriedLoad(
         requests_per_s=requests * (1 - away),
@@ -72,6 +72,7 @@ def region_load(run: LargeRun, replicas: int) -> CarriedLoad:
         replicas=replicas,
         forwards_per_s=requests * away,
         forwarded_chunks_per_s=requests * away * ANSWER_TOKENS,
+        served_share=1.0,
     )
 
 

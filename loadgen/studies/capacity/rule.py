@@ -25,20 +25,24 @@ class CapacityCosts:
     forward_kb_us: float
     forwarded_chunk_us: float
     idle_stream_us: float
-    """CPU a second of an open stream that says nothing."""
+    """CPU a second of an open stream, beside that of its chunks."""
     base_us: float
     """CPU a second of a process without requests, replicas and peers."""
+    peering_us: float
+    """CPU a second of having peers at all, however many."""
     replica_us: float
     """CPU a second of a replica."""
     peer_us: float
     """CPU a second of a peer at rest."""
     busy_peer_us: float
-    """CPU a second of a peer whose load changes all the time."""
+    """CPU a second of a peer whose load changes all the time, by heartbeats as often as `publish_interval` permits."""
     base_kib: float
+    peering_kib: float
     stream_kib: float
     replica_kib: float
     peer_kib: float
     base_files: float
+    peering_files: float
     stream_files: float
     replica_files: float
     peer_files: float
@@ -47,7 +51,9 @@ class CapacityCosts:
     busy_peer_bytes: float
     """The same while the load of both changes all the time, without any forward."""
     forward_bytes: float
-    """Bytes of a forwarded request without a body of its own, whole answer, both ways."""
+    """Bytes of a forwarded request with a prompt of 256 bytes and a whole answer of 32 words, both ways."""
+    forwarded_chunk_bytes: float
+    """Bytes of each chunk of a streamed answer that is forwarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,9 @@ class CarriedLoad:
     forwards_per_s: float = 0.0
     """Requests a second that are forwarded, which are none of `requests_per_s`."""
     forwarded_chunks_per_s: float = 0.0
+    served_share: float = 0.0
+    """Forwards that it serves for others, for each that it sends. Costs of CPU are those of both gateways, so that one
+    which serves as many has them already; bytes are carried once for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class CapacityNeeded:
     memory_mib: float
     descriptors: float
     bytes_per_s: float
-    """Bytes a second between this gateway and its peers."""
+    """Bytes a second between this gateway and its peers, both ways."""
 
     @property
     def all_cores(self) -> float:
@@ -88,6 +97,7 @@ def needed(costs: CapacityCosts, load: CarriedLoad, *, is_busy: bool = True) -> 
     """Capacity that one process needs. `is_busy`: the load of peers changes all the time."""
     further_kb = max(0.0, load.prompt_kb - _SHORT_KB)
     peer_us = costs.busy_peer_us if is_busy else costs.peer_us
+    has_peers = load.peers > 0
     cores_us = {
         "requests": load.requests_per_s * (costs.request_us + further_kb * costs.prompt_kb_us),
         "chunks": load.chunks_per_s * costs.chunk_us,
@@ -95,7 +105,7 @@ def needed(costs: CapacityCosts, load: CarriedLoad, *, is_busy: bool = True) -> 
         + load.forwarded_chunks_per_s * costs.forwarded_chunk_us,
         "idle streams": load.streams * costs.idle_stream_us,
         "replicas": load.replicas * costs.replica_us,
-        "peers": load.peers * peer_us,
+        "peers": load.peers * peer_us + has_peers * costs.peering_us,
         "the process": costs.base_us,
     }
     memory_kib = (
@@ -103,32 +113,41 @@ def needed(costs: CapacityCosts, load: CarriedLoad, *, is_busy: bool = True) -> 
         + load.streams * costs.stream_kib
         + load.replicas * costs.replica_kib
         + load.peers * costs.peer_kib
+        + has_peers * costs.peering_kib
     )
     files = (
         costs.base_files
         + load.streams * costs.stream_files
         + load.replicas * costs.replica_files
         + load.peers * costs.peer_files
+        + has_peers * costs.peering_files
     )
     peer_bytes = costs.busy_peer_bytes if is_busy else costs.peer_bytes
+    sent_bytes = (
+        load.forwards_per_s * (costs.forward_bytes + 1000 * further_kb)
+        + load.forwarded_chunks_per_s * costs.forwarded_chunk_bytes
+    )
     return CapacityNeeded(
         {what: us / 1e6 for what, us in cores_us.items()},
         memory_kib / 1024,
         files,
-        load.peers * peer_bytes + load.forwards_per_s * costs.forward_bytes,
+        load.peers * peer_bytes + sent_bytes * (1 + load.served_share),
     )
 
 
 def share_of(load: CarriedLoad, gateways: int, regions: int) -> CarriedLoad:
-    """Load of one of the gateways of a region: all of the mesh are its peers."""
+    """Load of one of the gateways of a region, which split its requests and its replicas: all of the mesh are its
+    peers."""
     split = {each.name: getattr(load, each.name) / gateways for each in fields(load)}
-    return CarriedLoad(**split | {"prompt_kb": load.prompt_kb, "peers": float(gateways * regions - 1)})
+    kept = {"prompt_kb": load.prompt_kb, "served_share": load.served_share, "peers": float(gateways * regions - 1)}
+    return CarriedLoad(**split | kept)
 
 
 def mesh_max(costs: CapacityCosts, *, is_busy: bool) -> int:
     """Most gateways of a mesh of which each has CPU left beside the heartbeats of all others; at least one."""
     peer_us = costs.busy_peer_us if is_busy else costs.peer_us
-    return 1 + int(max(0.0, 1e6 * BUSY_MAX - costs.base_us) / peer_us) if peer_us else GATEWAYS_MAX
+    spare_us = max(0.0, 1e6 * BUSY_MAX - costs.base_us - costs.peering_us)
+    return 1 + int(spare_us / peer_us) if peer_us else GATEWAYS_MAX
 
 
 def gateways_for(costs: CapacityCosts, load: CarriedLoad, regions: int) -> int | None:

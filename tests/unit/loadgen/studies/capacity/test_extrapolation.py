@@ -44,6 +44,7 @@ def test_a_regions_load_grows_with_its_replicas() -> None:
     assert [load.requests_per_s, load.forwards_per_s] == pytest.approx([18.0, 2.0])
     assert [load.chunks_per_s, load.forwarded_chunks_per_s] == pytest.approx([10_800.0, 1_200.0])
     assert load.streams == pytest.approx(0.25 * 100 * 12 * 1.1)
+    assert load.served_share == 1.0, "forwards that it sends are served by others, and it serves as many"
     assert region_load(RUN.full, 100).requests_per_s == pytest.approx(4 * load.requests_per_s)
 
 

@@ -23,6 +23,8 @@ NOTHING = CapacityCosts(**{each.name: 0.0 for each in fields(CapacityCosts)})
     (replace(NOTHING, replica_us=3_000.0), CarriedLoad(replicas=100.0), 0.3),
     (replace(NOTHING, busy_peer_us=2_000.0, peer_us=9.0), CarriedLoad(peers=99.0), 0.198),
     (replace(NOTHING, base_us=20_000.0), CarriedLoad(), 0.02),
+    (replace(NOTHING, peering_us=20_000.0), CarriedLoad(), 0.0),
+    (replace(NOTHING, peering_us=20_000.0), CarriedLoad(peers=9.0), 0.02),
 ])  # fmt: skip
 def test_each_thing_takes_its_cores(cost: CapacityCosts, load: CarriedLoad, cores: float) -> None:
     assert needed(cost, load).all_cores == pytest.approx(cores)
@@ -40,11 +42,22 @@ def test_memory_descriptors_and_bytes_are_sums_as_well() -> None:
     costs = replace(
         NOTHING, base_kib=100_000.0, stream_kib=20.0, replica_kib=100.0, peer_kib=500.0, base_files=30.0,
         stream_files=2.0, replica_files=1.0, peer_files=3.0, forward_bytes=4_000.0, busy_peer_bytes=1_000.0,
+        peering_kib=1_024.0, peering_files=4.0,
     )  # fmt: skip
     found = needed(costs, CarriedLoad(streams=1_000.0, replicas=10.0, peers=4.0, forwards_per_s=2.0))
-    assert found.memory_mib == pytest.approx((100_000 + 20_000 + 1_000 + 2_000) / 1024)
-    assert found.descriptors == 30 + 2_000 + 10 + 12
+    assert found.memory_mib == pytest.approx((100_000 + 20_000 + 1_000 + 2_000) / 1024 + 1)
+    assert found.descriptors == 30 + 2_000 + 10 + 12 + 4
     assert found.bytes_per_s == 4 * 1_000 + 2 * 4_000
+
+
+def test_forwards_carry_prompts_and_chunks_and_those_of_others_as_well() -> None:
+    costs = replace(NOTHING, forward_bytes=4_000.0, forwarded_chunk_bytes=300.0)
+    load = CarriedLoad(forwards_per_s=2.0, prompt_kb=2.256, forwarded_chunks_per_s=1_200.0)
+    sent = 2 * (4_000 + 2_000) + 1_200 * 300
+    assert needed(costs, load).bytes_per_s == pytest.approx(sent)
+    both = replace(load, served_share=1.0)
+    assert needed(costs, both).bytes_per_s == pytest.approx(2 * sent)
+    assert needed(costs, share_of(both, 4, 3)).bytes_per_s == pytest.approx(2 * sent / 4)
 
 
 def test_gateways_of_a_region_share_its_load_and_have_all_of_the_mesh_as_peers() -> None:
@@ -70,5 +83,6 @@ def test_where_peers_alone_take_a_core_no_number_is_enough() -> None:
 def test_a_mesh_ends_where_heartbeats_take_the_core_of_each() -> None:
     costs = replace(NOTHING, base_us=100_000.0, busy_peer_us=5_000.0, peer_us=1_000.0)
     assert (mesh_max(costs, is_busy=True), mesh_max(costs, is_busy=False)) == (101, 501)
+    assert mesh_max(replace(costs, peering_us=50_000.0), is_busy=True) == 91
     assert gateways_for(costs, CarriedLoad(), 101) == 1
     assert gateways_for(costs, CarriedLoad(), 102) is None
