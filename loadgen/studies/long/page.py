@@ -56,7 +56,7 @@ class JudgedChange:
     what: str
     unit: str
     change: Change | None
-    """None if it is not judged."""
+    """Change itself; None if it is not judged."""
     requests: int | None = None
     """Requests of a life, by which the change of its resident memory is divided."""
     spans: bool = False
@@ -181,6 +181,8 @@ def _change(life: Sequence[ProcessSample], figure: str, scale: float = 1.0, *, i
 
 
 def _stored(record: LongRecord, kind: str) -> Change:
+    if not any(each.stored[kind] for each in record.stored):
+        raise ValueError("there is no such file")
     return change_of([(each.at_s, each.stored[kind] / 1024) for each in record.stored])
 
 
@@ -217,8 +219,7 @@ def _judged(record: LongRecord, changes: Sequence[JudgedChange]) -> Iterator[str
     for kind in WRITE_AHEAD:
         most = max((each.stored[kind] for each in record.stored), default=0) / 2**20
         bound = WRITE_AHEAD_MIB_MAX
-        is_met = bool(record.stored) and most <= bound
-        yield f"{_word(is_met)}: {kind}: at most {bound:g} MiB, its bound ({most:.1f} MiB)"
+        yield f"{_word(0 < most <= bound)}: {kind}: at most {bound:g} MiB, its bound ({most:.1f} MiB)"
 
 
 def _judged_change(each: JudgedChange) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from loadgen.demo.members import Member
 from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.processes import running_child
 from loadgen.demo.scenario import DemoScenario
+from loadgen.round_trips import read_round_trips
 from loadgen.studies.long.fleet import LongMesh, RestartedProcess
 from loadgen.wan import Wan
 
@@ -45,13 +47,22 @@ async def mesh_of(states: list[dict[str, Any]], log: Path) -> AsyncIterator[Long
     app.router.add_get("/admin/state", answer)
     async with TestServer(app) as server, asyncio.TaskGroup() as tasks, AsyncExitStack() as stack:
         url = str(server.make_url("")).rstrip("/")
-        start = partial(running_child, "controller", ["60"], log, tasks, runner=["sleep"])
+        start = partial(
+            running_child, "controller", [], log, tasks, runner=[sys.executable, "-c", "import time; time.sleep(60)"]
+        )
         controller = RestartedProcess(start, url, stack)
         await controller.start()
         member = Member(GATEWAY, start, stack)
         member.admin = url
         named = NamedMesh(url, (), {})
-        yield LongMesh({str(member.gateway_id): member}, {}, controller, url, named, Wan({}))
+        yield LongMesh(
+            {str(member.gateway_id): member},
+            {},
+            controller,
+            url,
+            named,
+            Wan(read_round_trips(DemoScenario().round_trips_file)),
+        )
 
 
 async def test_all_is_whole_once_gateways_are_attached_and_have_met(tmp_path: Path) -> None:
