@@ -154,7 +154,7 @@ def _changes(record: LongRecord) -> Iterator[JudgedChange]:
         yield memory
         yield _judge(name, "threads", partial(_change, life, "threads", is_count=True))
     for kind in PER_REQUEST:
-        yield _judge(kind, PER_REQUEST_UNIT, partial(change_per_request, record.stored, kind))
+        yield _judge(kind, PER_REQUEST_UNIT, partial(_stored_per_request, record, kind))
     for kind in FLAT:
         yield _judge(kind, "KiB in all", partial(_stored, record, kind))
 
@@ -180,9 +180,19 @@ def _change(life: Sequence[ProcessSample], figure: str, scale: float = 1.0, *, i
     return replace(change_of([(each.at_s, getattr(each, figure) * scale) for each in life]), is_count=is_count)
 
 
-def _stored(record: LongRecord, kind: str) -> Change:
+def _stored_per_request(record: LongRecord, kind: str) -> Change:
+    _refuse_none(record, kind)
+    return change_per_request(record.stored, kind)
+
+
+def _refuse_none(record: LongRecord, kind: str) -> None:
+    """Raise ValueError if there never was a byte of the kind."""
     if not any(each.stored[kind] for each in record.stored):
         raise ValueError("there is no such file")
+
+
+def _stored(record: LongRecord, kind: str) -> Change:
+    _refuse_none(record, kind)
     return change_of([(each.at_s, each.stored[kind] / 1024) for each in record.stored])
 
 

@@ -65,8 +65,11 @@ def test_growth_is_named_with_its_figures() -> None:
     full = missed(replace(GOOD, stored=files(wal_mib=5)))
     assert full == [f"{kind}: at most 4.25 MiB, its bound (5.0 MiB)" for kind in WRITE_AHEAD]
     none = missed(replace(GOOD, stored=[replace(each, stored=dict.fromkeys(each.stored, 0)) for each in files()]))
-    assert [f"{kind}: KiB in all: not judged: there is no such file" for kind in FLAT] == none[: len(FLAT)]
-    assert none[len(FLAT) :] == [f"{kind}: at most 4.25 MiB, its bound (0.0 MiB)" for kind in WRITE_AHEAD]
+    assert none == [
+        *(f"{kind}: bytes per request: not judged: there is no such file" for kind in PER_REQUEST),
+        *(f"{kind}: KiB in all: not judged: there is no such file" for kind in FLAT),
+        *(f"{kind}: at most 4.25 MiB, its bound (0.0 MiB)" for kind in WRITE_AHEAD),
+    ]
     growing = [replace(each, stored={**each.stored, FLAT[2]: round(each.at_s) << 10}) for each in files()]
     (database,) = missed(replace(GOOD, stored=growing))
     assert database.startswith("controller's database: KiB in all are flat (")
