@@ -20,8 +20,10 @@ def test_faults_are_played_and_what_processes_hold_is_judged(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "long.md").read_text()
-    assert "**met**: all faults were played (2 of 2)" in page
+    assert "**met**: each fault was played in its slot (2 of 2)" in page
     assert "**met**: a fault explains each failed request (0 failed, 0 without one)" in page
+    assert "**met**: all is whole again within 45 s of each fault's end (2 of 2)" in page
+    assert "**met**: demo-controller: one life spans the run" in page
     for name in ("us-east-1", "eu-west-1", "ap-northeast-1"):
         assert f"gw-{name}: descriptors at rest are flat" in page
     assert "engine killed: " in done.stderr

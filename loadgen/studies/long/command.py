@@ -22,7 +22,7 @@ from mesh.faults import ConfigError
 @click.option("--hours", type=click.FloatRange(0.5, 24), default=HOURS, show_default=True,
               help="Set the hours of the recorded day; another number needs -o.")  # fmt: skip
 def long_run(*, traces: Path | None, out: Path | None, hours: float) -> None:
-    """Play hours of a recorded day live at sixty times, with random faults, in OUT/long.md; a minute per hour.
+    """Play hours of a recorded day live, a minute for each, with random faults, in OUT/long.md.
 
     Exit codes: 0 it was played, 1 something could not be, 2 the command was used wrongly.
     """
@@ -36,5 +36,6 @@ def long_run(*, traces: Path | None, out: Path | None, hours: float) -> None:
     except (DemoFailure, TraceError, ConfigError, OSError) as error:
         raise click.ClickException(str(error)) from error
     more = "" if hours == HOURS else f' ARGS="--hours {hours:g}"'
+    told = machine.described(), machine.busy_share(), os.cpu_count() or 1
     command = f"make results NAME=long TRACES=dir{more}"
-    write(out, {"long.md": page_of(record, machine.described(), os.cpu_count() or 1, command)})
+    write(out, {"long.md": page_of(record, *told, command)})

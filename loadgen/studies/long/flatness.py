@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import TypeVar
 
@@ -30,11 +30,13 @@ class ProcessSample:
 
 @dataclass(frozen=True, slots=True)
 class StoredSample:
-    """Bytes on the disk at one moment, by kind, and the number of requests that gateways had logged by then."""
+    """Bytes on the disk at one moment, by kind, and the number of requests that gateways had logged by then: of all
+    together, and of each by name."""
 
     at_s: float
     stored: Mapping[str, int]
     requests: int
+    by_gateway: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,20 @@ def change_per_request(samples: Sequence[StoredSample], kind: str) -> Change:
     return Change(early, late)
 
 
+def requests_between(samples: Sequence[StoredSample], life: Sequence[ProcessSample]) -> int:
+    """Requests from the middle of the second quarter of a process's life to that of the last, in order of time: those
+    that the process itself logged if it is a gateway, of all gateways otherwise. Raises ValueError without any."""
+    begin_s, lasts_s = life[0].at_s, life[-1].at_s - life[0].at_s
+    within = [each for each in samples if 3 / 8 * lasts_s <= each.at_s - begin_s <= 7 / 8 * lasts_s]
+    counts = [each.by_gateway.get(life[0].name, each.requests) for each in within]
+    if not counts or counts[-1] == counts[0]:
+        raise ValueError("in its life no request has ended")
+    return counts[-1] - counts[0]
+
+
 def _within(points: Sequence[tuple[float, _Value]], number: int) -> list[tuple[float, _Value]]:
     """Points of one quarter of the time, counted from 0."""
+    if not points:
+        return []
     begin, quarter = points[0][0], (points[-1][0] - points[0][0]) / 4
     return [(at_s, value) for at_s, value in points if number * quarter <= at_s - begin <= (number + 1) * quarter]

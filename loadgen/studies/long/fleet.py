@@ -17,7 +17,7 @@ from gateway.core.vocabulary import RegionName
 from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
 from loadgen.demo.members import Member, until_attached, until_met, until_ready
 from loadgen.demo.mesh import NamedMesh
-from loadgen.demo.processes import Child, running_child
+from loadgen.demo.processes import Child, DemoFailure, running_child
 from loadgen.demo.region_files import CONTROLLER, ZONE, Controlled, controller_file, region_file
 from loadgen.demo.scenario import DemoScenario
 from loadgen.round_trips import read_round_trips
@@ -63,11 +63,36 @@ class RestartedProcess:
 class LongMesh:
     """The running regions. Names of processes are those of the page."""
 
-    gateways: Mapping[str, Mortal]
+    gateways: Mapping[str, Member]
     engines: Mapping[str, Mortal]
     controller: Mortal
+    admin: str
+    """URL of the controller's admin API."""
     name: NamedMesh
     wan: Wan
+
+    async def becomes_whole(self, process: Mortal | None, limit_s: float) -> bool:
+        """Wait until the process is ready, if one is given, all gateways are attached to the controller, and each has
+        met its peers. Returns False if that takes longer than the limit, in seconds."""
+        try:
+            async with asyncio.timeout(limit_s):
+                while not await self._is_whole(process):
+                    pass
+        except TimeoutError:
+            return False
+        return True
+
+    async def _is_whole(self, process: Mortal | None) -> bool:
+        """Wait for each condition in turn; False if one takes longer than a start by itself does."""
+        try:
+            if process is not None:
+                await process.until_ready()
+            gateways = [each.gateway_id for each in self.gateways.values()]
+            await until_attached(self.controller.child, self.admin, gateways)
+            await until_met(self.gateways.values())
+        except DemoFailure:
+            return False
+        return True
 
     @property
     def processes(self) -> dict[str, Mortal]:
@@ -101,7 +126,8 @@ async def running_fleet(scenario: DemoScenario, folder: Path, tasks: asyncio.Tas
                 await each.until_ready()
         await until_attached(controller.child, admin, [each.gateway_id for each in gateways])
         await until_met(gateways)
-        yield LongMesh({str(each.gateway_id): each for each in gateways}, engines, controller, start.named(), wan)
+        named = {str(each.gateway_id): each for each in gateways}
+        yield LongMesh(named, engines, controller, admin, start.named(), wan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,14 @@ def stored_bytes(patterns: Mapping[str, tuple[Path, str]]) -> dict[str, int]:
     return {kind: sum(_size(file) for file in folder.glob(pattern)) for kind, (folder, pattern) in patterns.items()}
 
 
+def largest_bytes(patterns: Mapping[str, tuple[Path, str]]) -> dict[str, int]:
+    """Bytes of the largest file of each kind; 0 without one."""
+    return {
+        kind: max((_size(file) for file in folder.glob(pattern)), default=0)
+        for kind, (folder, pattern) in patterns.items()
+    }
+
+
 def _size(file: Path) -> int:
     with suppress(OSError):  # the file was just deleted or renamed
         return file.stat().st_size if file.is_file() else 0

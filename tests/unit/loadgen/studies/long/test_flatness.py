@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loadgen.studies.long.flatness import (
@@ -11,6 +13,7 @@ from loadgen.studies.long.flatness import (
     change_of,
     change_per_request,
     long_lives,
+    requests_between,
 )
 
 
@@ -56,3 +59,14 @@ def test_a_process_that_is_started_again_lives_anew_and_short_lives_are_left_out
     samples = [ProcessSample(at, "gw", 1 if at < 120 else 2, 9, 9, 9) for at in range(0, 160, 2)]
     assert [life[0].pid for life in long_lives(samples)] == [1]
     assert [(life[0].at_s, life[-1].at_s) for life in long_lives(samples, 30.0)] == [(0, 118), (120, 158)]
+
+
+def test_requests_of_a_life_are_those_from_quarter_to_quarter_of_the_process_itself() -> None:
+    samples = [StoredSample(at, {}, 30 * at, {"gw": 10 * at}) for at in range(201)]
+    life = [ProcessSample(at, "gw", 1, 9, 9, 9) for at in range(100, 181)]
+    assert requests_between(samples, life) == 400
+    assert requests_between(samples, [replace(each, name="controller") for each in life]) == 1200
+    with pytest.raises(ValueError, match="no request"):
+        requests_between([StoredSample(at, {}, 7) for at in range(200)], life)
+    with pytest.raises(ValueError, match="no request"):
+        requests_between([], life)

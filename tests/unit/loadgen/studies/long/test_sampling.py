@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from loadgen.studies.long.flatness import ProcessSample
-from loadgen.studies.long.sampling import RequestLines, read_process, stored_bytes
+from loadgen.studies.long.sampling import RequestLines, largest_bytes, read_process, stored_bytes
 
 
 def test_a_process_is_read_as_the_system_tells(tmp_path: Path) -> None:
@@ -36,6 +36,7 @@ def test_files_are_summed_by_kind(tmp_path: Path) -> None:
     (tmp_path / "gw.log").write_bytes(b"x" * 3)
     kinds = {"state": (tmp_path / "a", "**/*"), "logs": (tmp_path, "*.log"), "none": (tmp_path / "c", "**/*")}
     assert stored_bytes(kinds) == {"state": 15, "logs": 3, "none": 0}
+    assert largest_bytes(kinds) == {"state": 10, "logs": 3, "none": 0}
 
 
 def test_lines_of_requests_are_counted_once_and_only_whole(tmp_path: Path) -> None:
