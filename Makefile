@@ -104,6 +104,7 @@ kills: setup setup-tests ## Kill processes of each kind while a batch runs, in d
 
 nightly: test test-nightly digests fuzz test-engines test-cloud test-clients test-issuers bench mutants random-mutants soak ## Run all of the above but check, check-deploy, flakes; also properties, chaos.
 	nice $(BIN)/python -m pytest tests/property --hypothesis-profile=exploring
+	nice $(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile=exploring
 	$(BIN)/nightside sim --chaos --runs 10000 --seed 1000
 	$(BIN)/nightside sim --chaos controller --runs 1000 --seed 1000
 	$(BIN)/nightside sim --chaos disaggregated --runs 1000 --seed 1000
@@ -143,14 +144,17 @@ outside: setup ## Run tools of other projects on three regions, in docs/results/
 
 NEEDED_eldr := compiled
 NEEDED_live := relays
+NEEDED_capacity := compiled
 NEEDED_records := setup-tests
-LIVE := live failover composition resume succession token-budget-live wan
+LIVE := live failover composition resume succession token-budget-live wan long capacity
 IN_eldr := cd build/compiled && nice ../../$(BIN)/python -m nightside results eldr -o ../../docs/results --cache ../results
+IN_capacity := cd build/compiled && ../../$(BIN)/python -m nightside results capacity -o ../../docs/results --scale ../../docs/results/scale.json
 IN_records := $(BIN)/python -m tests.cloud.measure_records -o docs/results/failover_records.md
 
 results: setup $(NEEDED_$(NAME)) ## Repeat NAME=study or records, or list; TRACES=dir FULL=1 REAL=1 STORES="a.yaml" ARGS=…
 	$(if $(filter token-budget-classifier,$(NAME)),loadgen/studies/prompts/gather.sh build/prompts)
 	$(if $(REAL),.ci/setup-engines llamacpp)
+	$(if $(filter wan,$(NAME)),.ci/setup-tests .ci/wan-programs)
 	$(or $(IN_$(NAME)),$(if $(filter $(LIVE),$(NAME)),,nice) $(BIN)/nightside results $(or $(NAME),--help)) \
 	    $(if $(filter token-budget-classifier,$(NAME)),build/prompts/documents.jsonl) $(STORES) \
 	    $(if $(TRACES),--traces $(abspath $(TRACES))) $(if $(FULL),--full) $(if $(REAL),--real .venv-llamacpp/bin/python) $(ARGS)

@@ -17,9 +17,11 @@ from hypothesis import settings
 
 from tests.support.isolation import WATCH, allowed_to, more_than_allowed
 
-# The suite tries the same examples each time; nightly runs and `make fuzz` look for new ones.
-settings.register_profile("exploring", settings(), deadline=None, print_blob=True)
-settings.register_profile("nightside", settings.get_profile("exploring"), derandomize=True, database=None)
+# The suite tries the same few examples each time; nightly runs and `make fuzz` look for new ones, and for more.
+settings.register_profile("exploring", settings(), deadline=None, print_blob=True, max_examples=200)
+settings.register_profile(
+    "nightside", settings.get_profile("exploring"), derandomize=True, database=None, max_examples=30
+)
 settings.load_profile("nightside")
 
 

@@ -20,7 +20,7 @@ class ControllerConfig(Struct, frozen=True):
     connection to it broke do not count."""
     unknown_for_ns: int = 30 * _SECOND_NS
     """Time after the start of the controller, or the registration of a gateway, in which a gateway not heard from is
-    not declared down."""
+    not declared down, unless most other gateways have heard it and do so no more."""
     return_after_ns: int = 5 * _SECOND_NS
     """Time for which a gateway that was down has to answer probes before it counts as up again."""
     return_after_max_ns: int = 300 * _SECOND_NS

@@ -273,7 +273,7 @@ class ControllerCore(MeshState):
     def _turn_ns(self, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
         """Time at which the gateway's condition changes if no event comes first; None: it does not."""
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
-            return None if self.frozen else health.silent_at_ns(self.config, heard)
+            return None if self.frozen else health.silent_at_ns(self.config, heard, len(self.health) - 1)
         return health.back_at_ns(self.config)
 
     def _look_at_gateways(self, heard: Collection[GatewayId], now_ns: int) -> None:
@@ -297,7 +297,7 @@ class ControllerCore(MeshState):
             return
         if health.condition not in HOLDS or self.frozen:
             return
-        silent_ns = health.silent_at_ns(self.config, heard)
+        silent_ns = health.silent_at_ns(self.config, heard, len(self.health) - 1)
         if silent_ns is not None and now_ns >= silent_ns:
             health.fall(now_ns, self.config)
             self._tell_condition(gateway_id, health.detail)

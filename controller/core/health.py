@@ -2,7 +2,8 @@
 decides nothing else.
 
 A gateway is down only if both agree: several probes in a row fail with no stream open, and no connected peer has heard
-from it. A network fault between the controller and one gateway does not make that gateway down.
+from it. A network fault between the controller and one gateway does not make that gateway down. A gateway that this
+controller has not heard from is given time to connect, unless most others have heard it and do so no more.
 
 Proof is stronger than silence: the gateway's host refuses connections, and every connected peer that reports on the
 gateway has lost its connection to it. No fault of the controller's own network looks like that, so that gateways proven
@@ -105,18 +106,22 @@ class GatewayHealth:
             said = [self.said_by[witness] for witness in witnesses if witness in self.said_by]
             self.is_proven_gone = bool(said) and all(each.is_broken for each in said)
 
-    def silent_at_ns(self, config: ControllerConfig, witnesses: Collection[GatewayId]) -> int | None:
+    def silent_at_ns(self, config: ControllerConfig, witnesses: Collection[GatewayId], others: int) -> int | None:
         """Time from which the gateway is to be called down as things stand; None while its stream is open or too few
-        probes have failed. `witnesses` are the gateways whose reports count: those connected to the controller."""
+        probes have failed. `witnesses` are the gateways whose reports count, those connected to the controller;
+        `others` is the number of all gateways but this one."""
         if self.connected or self.probe_failures < config.probe_failures_min:
             return None
         assert self.lost_ns is not None, "without a stream it was lost at some time"
+        said = [self.said_by[witness] for witness in witnesses if witness in self.said_by]
         is_unknown = self.condition is Condition.UNKNOWN and not self.is_proven_gone
-        silent_ns = self.known_since_ns + config.unknown_for_ns if is_unknown else self.lost_ns
-        for witness in witnesses:
-            said = self.said_by.get(witness)
-            if said is not None and not said.is_broken and said.heard_ns is not None:
-                silent_ns = max(silent_ns, said.heard_ns + config.silence_ns)
+        if is_unknown and 2 * sum(each.heard_ns is not None for each in said) <= others:
+            silent_ns = self.known_since_ns + config.unknown_for_ns
+        else:
+            silent_ns = self.lost_ns
+        for each in said:
+            if not each.is_broken and each.heard_ns is not None:
+                silent_ns = max(silent_ns, each.heard_ns + config.silence_ns)
         return silent_ns
 
     def back_at_ns(self, config: ControllerConfig) -> int | None:

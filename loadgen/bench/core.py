@@ -38,8 +38,8 @@ def run() -> Mapping[str, object]:
     """Medians of several rounds, each on a core that has been warmed up; ratios are within this run."""
     rates = {replicas: _requests_per_s(replicas, queued=0) for replicas in (8, 128, 1024)}
     queued = _requests_per_s(128, queued=10_000)
-    lives = {replicas: _life_us(replicas) for replicas in (2, 128)}
-    telling_us = _life_us(128, CoreConfig(cache_digests=CacheDigestsConfig(enabled=True)))
+    lives = {replicas: life_us(replicas) for replicas in (2, 128)}
+    telling_us = life_us(128, CoreConfig(cache_digests=CacheDigestsConfig(enabled=True)))
     return {
         "prompt_bytes": PROMPT_BYTES,
         **{f"requests_per_s_at_{replicas}_replicas": round(rate) for replicas, rate in rates.items()},
@@ -57,7 +57,7 @@ def _requests_per_s(replicas: int, *, queued: int) -> float:
     return median(bench.round() for _ in range(_ROUNDS))
 
 
-def _life_us(replicas: int, config: CoreConfig = CoreConfig()) -> float:  # noqa: B008 - a constant
+def life_us(replicas: int, config: CoreConfig = CoreConfig()) -> float:  # noqa: B008 - a constant
     """Microseconds of the core for the life of one request by the defaults: selective pushing by pending requests, and
     five candidates recorded; two requests are in flight at each replica."""
     bench = _Bench(replicas, 0, config, in_flight=2 * replicas)

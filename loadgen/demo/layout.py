@@ -40,6 +40,23 @@ class RegionHost:
     """Network of the region's clients."""
     command: tuple[str, ...]
     """Begin of a command line that runs a program on the host."""
+    name: str = ""
+    """DNS name by which gateways find the host; empty: they know its address."""
+    state: Path | None = None
+    """Folder for what its processes keep, as they see it; None: one that all hosts share."""
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSeat:
+    """Name, region and ports of one controller."""
+
+    name: str
+    region: RegionName
+    ports: ControllerPorts
+
+    @property
+    def admin(self) -> str:
+        return url_at(self.ports.admin, self.ports.admin_host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +91,22 @@ class Layout:
         """Begin of a command line that runs a Python module in the region."""
         host = self.hosts.get(region)
         return OUR_MODULES if host is None else (*host.command, *OUR_MODULES)
+
+    def controllers(self, standby: RegionName | None = None) -> tuple[ControllerSeat, ...]:
+        """All controllers, the one that is to lead first; `standby`: region on whose host another one stands by."""
+        if self.controller is None:
+            return ()
+        first = ControllerSeat(CONTROLLER, self.seats[0].region.name, self.controller)
+        if standby is None:
+            return (first,)
+        host = self.hosts[standby]
+        ports = replace(self.controller, host=host.address, admin_host=host.admin_address)
+        return (first, ControllerSeat(f"{CONTROLLER}-2", standby, ports))
+
+    def found_at(self, region: RegionName, address: str) -> str:
+        """DNS name of the region's host, by which others find it; without one, the address."""
+        host = self.hosts.get(region)
+        return address if host is None or not host.name else host.name
 
     def url_of_engine(self, region: RegionName, port: int) -> str:
         host = self.hosts.get(region)
@@ -119,12 +152,16 @@ def lay_out(
 
 
 def _on_hosts(layout: Layout, hosts: Mapping[RegionName, RegionHost]) -> Layout:
-    """Layout with each region's processes at the addresses of its host."""
+    """Layout with each region's processes at the addresses of its host. All gateways listen for peers on one port, so
+    that a name that leads astray leads to another gateway."""
     seats = []
     for seat in layout.seats:
         assert not seat.number, "a host has one address for clients, and so one gateway"
         host = hosts[seat.region.name]
-        ports = replace(seat.ports, host=host.address, peers_host=host.address, admin_host=host.admin_address)
+        ports = replace(
+            seat.ports, host=host.address, peers_host=host.address, admin_host=host.admin_address,
+            peers=layout.seats[0].ports.peers,
+        )  # fmt: skip
         seats.append(replace(seat, ports=ports))
     controller, where = layout.controller, hosts[seats[0].region.name]
     if controller is not None:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaRole
-from loadgen.demo.layout import Layout, RegionHost, Seat, lay_out, make_certificates, url_at
+from loadgen.demo.layout import ControllerSeat, Layout, RegionHost, Seat, lay_out, make_certificates, url_at
 from loadgen.demo.members import Member, NewSession, until_attached, until_met, until_ready
 from loadgen.demo.processes import Child, running_child
 from loadgen.demo.region_files import CONTROLLER, ZONE, Controlled, controller_file, region_file
@@ -54,6 +54,8 @@ class Mesh:
     controller_admin: str = ""
     """Empty without a controller."""
     controller: Child | None = None
+    standby_admin: str = ""
+    """Empty without a second controller."""
     name: NamedMesh | None = None
     """Absent (None) without a controller, and on a system where all gateways share one address."""
 
@@ -69,6 +71,10 @@ class Hosts:
     regions: Mapping[RegionName, RegionHost]
     new_session: NewSession
     """Makes HTTP sessions that reach every host."""
+    store: Mapping[str, object] | None = None
+    """Section `store` of all controllers; None: a file."""
+    standby: RegionName | None = None
+    """Region on whose host a second controller stands by, on the same store."""
 
 
 @asynccontextmanager
@@ -89,16 +95,21 @@ async def running_mesh(
     async with AsyncExitStack() as stack:
         wan = await stack.enter_async_context(Wan(read_round_trips(scenario.round_trips_file)))
         layout = lay_out(scenario, region_hosts=None if hosts is None else hosts.regions)
-        start = _Start(scenario, overflow, folder, tasks, wan, layout, may_gateways_die, further_gateways)
+        controllers = layout.controllers(None if hosts is None else hosts.standby)
+        store = {"path": str(folder / "controller.db")} if hosts is None or hosts.store is None else hosts.store
+        start = _Start(
+            scenario, overflow, folder, tasks, wan, layout, controllers, store, may_gateways_die, further_gateways
+        )
         engines = await stack.enter_async_context(running_engines(scenario, layout, folder, tasks, new_session))
         engine_urls = urls_of_engines(layout)
         tls: Mapping[str, Mapping[str, str]] = {}
-        controller, admin = None, ""
-        if layout.controller is not None:
-            tls = await make_certificates(folder / "certificates", layout)
-            controller = await stack.enter_async_context(start.controller(tls[CONTROLLER]))
-            admin = url_at(layout.controller.admin, layout.controller.admin_host)
-            await until_ready(controller, [f"{admin}/ready"], new_session)
+        running: list[Child] = []
+        if controllers:
+            tls = await make_certificates(folder / "certificates", layout, [each.name for each in controllers])
+        for each in controllers:
+            running.append(await stack.enter_async_context(start.controller(each, tls[each.name])))
+            path = "ready" if len(running) == 1 else "health"
+            await until_ready(running[-1], [f"{each.admin}/{path}"], new_session)
         for seat in layout.seats:
             start.file_of(seat).write_text(await start.region_file(seat, tls))
         members = {
@@ -116,10 +127,14 @@ async def running_mesh(
             members=members,
         )
         children = [*engines, *(member.child for member in members.values())]
-        if controller is not None:
-            mesh = replace(mesh, controller=controller, controller_admin=admin, name=_named(layout))
-            await until_attached(controller, mesh.controller_admin, members, new_session)
-            children.append(controller)
+        if controllers:
+            admin, standby_admin, *_ = *(each.admin for each in controllers), ""
+            mesh = replace(
+                mesh, controller=running[0], controller_admin=admin, standby_admin=standby_admin,
+                name=_named(layout, controllers),
+            )  # fmt: skip
+            await until_attached(running[0], admin, members, new_session)
+            children += running
         await until_met(members.values())
         yield replace(mesh, pids=tuple(child.pid for child in children))
 
@@ -182,27 +197,33 @@ class _Start:
     tasks: asyncio.TaskGroup
     wan: Wan
     layout: Layout
+    controllers: tuple[ControllerSeat, ...]
+    store: Mapping[str, object]
     may_gateways_die: bool = False
     further_gateways: int = 1
 
-    def controller(self, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
-        layout, file = self.layout, self.folder / "controller.yaml"
-        assert layout.controller is not None, "there is one"
+    def controller(self, seat: ControllerSeat, tls: Mapping[str, str]) -> AbstractAsyncContextManager[Child]:
+        layout, name = self.layout, seat.name.replace(CONTROLLER, "controller")
+        file = self.folder / f"{name}.yaml"
+        others = [each.ports.host for each in self.controllers if each != seat]
         text = controller_file(
             further_gateways=self.further_gateways,
-            ports=layout.controller,
-            store=self.folder / "controller.db",
+            ports=seat.ports,
+            store=self.store,
             tls=tls,
-            name_servers=[seat.ports.host for seat in layout.seats if seat.ports.dns],
+            name_servers=[*others, *(each.ports.host for each in layout.seats if each.ports.dns)],
             networks=layout.networks,
             client_port=layout.seats[0].ports.http,
             regions=layout.seats[0].region.table_file,
-            region=layout.seats[0].region.name,
+            region=seat.region,
+            name=seat.name,
+            history=self.folder / f"{name}.history" if others else None,
+            insecure=bool(layout.hosts),
         )
         file.write_text(text)
         arguments = ["nightside", "controller", "run", str(file)]
-        log, runner = self.folder / "controller.log", layout.runner_in(layout.seats[0].region.name)
-        return running_child("the controller", arguments, log, self.tasks, runner=runner)
+        log, runner = self.folder / f"{name}.log", layout.runner_in(seat.region)
+        return running_child(f"the {name}", arguments, log, self.tasks, runner=runner)
 
     def gateway(self, seat: Seat) -> AbstractAsyncContextManager[Child]:
         """Start a gateway whose configuration file has been written."""
@@ -217,9 +238,11 @@ class _Start:
 
     async def region_file(self, seat: Seat, tls: Mapping[str, Mapping[str, str]]) -> str:
         layout, controlled = self.layout, None
-        if layout.controller is not None:
-            at = f"{layout.controller.host}:{layout.controller.grpc}"
-            controlled = Controlled(at, tls[seat.gateway_id], self.folder / "state", self.scenario.artifacts)
+        if self.controllers:
+            at = [f"{layout.found_at(each.region, each.ports.host)}:{each.ports.grpc}" for each in self.controllers]
+            host = layout.hosts.get(seat.region.name)
+            state = self.folder / "state" if host is None or host.state is None else host.state
+            controlled = Controlled(at, tls[seat.gateway_id], state, self.scenario.artifacts)
         return region_file(
             seat.region,
             ports=seat.ports,
@@ -242,19 +265,19 @@ class _Start:
         port = other.ports.peers
         if seat.region != other.region and not self.layout.hosts:
             port = await self.wan.route(seat.region.name, other.region.name, port)
-        return f"{other.ports.peers_host}:{port}"
+        return f"{self.layout.found_at(other.region.name, other.ports.peers_host)}:{port}"
 
 
 def _named_after(seat: Seat) -> str:
     return f"gateway-{seat.gateway_id.removeprefix('gw-')}"
 
 
-def _named(layout: Layout) -> NamedMesh | None:
+def _named(layout: Layout, controllers: Sequence[ControllerSeat]) -> NamedMesh | None:
     """Name of the mesh; None where gateways have no addresses of their own."""
-    if not layout.networks or layout.controller is None:
+    if not layout.networks:
         return None
     servers = [
-        (layout.controller.host, layout.controller.dns),
+        *((each.ports.host, each.ports.dns) for each in controllers),
         *((seat.ports.host, seat.ports.dns) for seat in layout.seats),
     ]
     return NamedMesh(url_at(layout.seats[0].ports.http, ZONE), tuple(servers), layout.networks)

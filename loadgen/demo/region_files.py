@@ -45,8 +45,8 @@ class GatewayPorts:
 class Controlled:
     """Settings that attach a gateway to the demo's controller."""
 
-    controller: str
-    """Address on which the controller listens for gateways."""
+    controllers: Sequence[str]
+    """Addresses on which controllers listen for gateways."""
     tls: Mapping[str, str]
     """The gateway's certificate, for peers and controllers."""
     state: Path
@@ -201,7 +201,7 @@ def _sharing(
 def _controlled(region: RegionScenario, ports: GatewayPorts, controlled: Controlled) -> dict[str, object]:
     latitude, longitude = region.location
     control: dict[str, object] = {
-        "controllers": [controlled.controller],
+        "controllers": [*controlled.controllers],
         "client_addresses": [ports.host],
         "latitude": latitude,
         "longitude": longitude,
@@ -231,7 +231,7 @@ class ControllerPorts:
 def controller_file(
     *,
     ports: ControllerPorts,
-    store: Path,
+    store: Mapping[str, object],
     tls: Mapping[str, str],
     name_servers: Sequence[str],
     networks: Mapping[RegionName, str],
@@ -239,15 +239,20 @@ def controller_file(
     regions: Path,
     region: RegionName,
     further_gateways: int = 1,
+    name: str = CONTROLLER,
+    history: Path | None = None,
+    insecure: bool = False,
 ) -> str:
-    """The controller's configuration, with decisions at their defaults but for `further_gateways`. `name_servers` are
-    the addresses of further servers that answer for the name; `region` is the controller's."""
+    """The controller's configuration, with decisions at their defaults but for `further_gateways`. `store` is the
+    section of that name, which needs `history`, a file, where several controllers share it, and `insecure` where it is
+    beyond this machine without TLS. `name_servers` are the addresses of further servers that answer for the name;
+    `region` is the controller's."""
     servers = list(dict.fromkeys([ports.host, *name_servers]))
-    document = {
-        "controller": CONTROLLER,
+    document: dict[str, object] = {
+        "controller": name,
         "regions": str(regions),
         "region": str(region),
-        "store": {"path": str(store)},
+        "store": dict(store),
         "listen": {"grpc": f"{ports.host}:{ports.grpc}", "admin": f"{ports.admin_host}:{ports.admin}"},
         "link": {"tls": dict(tls)},
         "decisions": {"further_gateways": further_gateways},
@@ -262,4 +267,8 @@ def controller_file(
         },
         "dns": {"listen": [f"{ports.host}:{ports.dns}"], "answers_per_s": _ANSWERS_PER_S},
     }
+    if insecure:
+        document["insecure"] = True
+    if history is not None:
+        document["history"] = {"path": str(history)}
     return yaml.safe_dump(document, sort_keys=False)

@@ -26,6 +26,8 @@ DEVICE = "wan0"
 _PREFIX = "nightside-wan-"
 _TUN = Path("/dev/net/tun")
 _FOLDER = Path("/run/netns")
+_FILES = Path("/etc/netns")
+"""Folder of the files that each namespace's programs see in place of those in /etc."""
 _TUNSETIFF = 0x400454CA
 _IFF_TUN, _IFF_NO_PI = 0x0001, 0x1000
 _CLONE_NEWNET = 0x40000000
@@ -38,9 +40,9 @@ class HostsUnavailable(Exception):
     """Machine that does not permit hosts of this kind; the message says what is missing."""
 
 
-def address_of(number: int) -> str:
-    """Address of the one host of a site."""
-    return f"{NETWORK[0]}.{NETWORK[1]}.{number}.1"
+def address_of(number: int, host: int = 1) -> str:
+    """Address of the one host of a site; `host`: 1 for its own, others for further addresses of it."""
+    return f"{NETWORK[0]}.{NETWORK[1]}.{number}.{host}"
 
 
 def network_of_site(number: int) -> str:
@@ -52,15 +54,18 @@ def namespace_of(site: Site) -> str:
 
 
 @contextmanager
-def namespaces(sites: Mapping[Site, int]) -> Iterator[None]:
-    """Make a namespace for each site, by its number. What an earlier run has left is removed first, and all processes
-    in them are killed at the end. Raises HostsUnavailable."""
+def namespaces(sites: Mapping[Site, int], name_servers: Mapping[Site, str] | None = None) -> Iterator[None]:
+    """Make a namespace for each site, by its number; programs that run there ask the site's name server, if it has one.
+    What an earlier run has left is removed first, and all processes in them are killed at the end. Raises
+    HostsUnavailable."""
     check_machine()
     with _alone():
         _remove_all()
         try:
             for site, number in sites.items():
                 _make(site, number)
+            for site, address in (name_servers or {}).items():
+                _set_name_server(site, address)
             yield
         finally:
             _remove_all()
@@ -79,6 +84,11 @@ def check_machine() -> None:
         missing.append(f"the device {_TUN}, by which packets are carried")
     if missing:
         raise HostsUnavailable(f"hosts of their own need {'; '.join(missing)}")
+
+
+def add_address(site: Site, address: str) -> None:
+    """Give the site's host a further address. Raises HostsUnavailable."""
+    _ip("-n", namespace_of(site), "addr", "add", f"{address}/24", "dev", DEVICE)
 
 
 def command_on(site: Site) -> tuple[str, ...]:
@@ -157,6 +167,13 @@ def _make(site: Site, number: int) -> None:
     _ip(*inside, "route", "add", f"{NETWORK[0]}.{NETWORK[1]}.0.0/16", "dev", DEVICE)
 
 
+def _set_name_server(site: Site, address: str) -> None:
+    """Write the file that `ip netns exec` shows to the site's programs as the system's."""
+    folder = _FILES / namespace_of(site)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "resolv.conf").write_text(f"nameserver {address}\noptions timeout:1 attempts:2\n")
+
+
 def _remove_all() -> None:
     """Kill all processes in namespaces of these hosts, and remove the namespaces. Raises HostsUnavailable for those
     that could not be removed, once all others are."""
@@ -164,9 +181,12 @@ def _remove_all() -> None:
     for name in [each.split()[0] for each in _ip("netns", "list").splitlines() if each.startswith(_PREFIX)]:
         try:
             signal_all_on(name.removeprefix(_PREFIX), signal.SIGKILL)
+            shutil.rmtree(_FILES / name, ignore_errors=True)
             _ip("netns", "del", name)
         except HostsUnavailable as fault:
             faults.append(str(fault))
+    with suppress(OSError):
+        _FILES.rmdir()
     if faults:
         raise HostsUnavailable("; ".join(faults))
 

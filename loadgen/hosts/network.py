@@ -16,6 +16,7 @@ import msgspec
 from loadgen.demo.processes import OUR_MODULES
 from loadgen.hosts.namespaces import (
     HostsUnavailable,
+    add_address,
     address_of,
     command_on,
     namespaces,
@@ -43,6 +44,12 @@ class HostNetwork:
 
     def address(self, site: Site) -> str:
         return address_of(self._sites[site])
+
+    def further_address(self, site: Site) -> str:
+        """Give the site's host a second address, and return it. Raises HostsUnavailable."""
+        address = address_of(self._sites[site], 2)
+        add_address(site, address)
+        return address
 
     def network(self, site: Site) -> str:
         return network_of_site(self._sites[site])
@@ -109,9 +116,13 @@ async def _ask(wire: Process, order: WireOrder) -> WireCounts:
 
 
 @asynccontextmanager
-async def host_network(sites: Mapping[Site, int], links: LinkTable) -> AsyncIterator[HostNetwork]:
-    """Run the hosts and their network; at the end, all processes on the hosts are killed. Raises HostsUnavailable."""
-    with namespaces(sites):
+async def host_network(
+    sites: Mapping[Site, int], links: LinkTable, resolved_at: Mapping[Site, Site] | None = None
+) -> AsyncIterator[HostNetwork]:
+    """Run the hosts and their network; at the end, all processes on the hosts are killed. `resolved_at`: host of each
+    site's name server. Raises HostsUnavailable."""
+    name_servers = {site: address_of(sites[at]) for site, at in (resolved_at or {}).items()}
+    with namespaces(sites, name_servers):
         numbered = [f"{site}={number}" for site, number in sites.items()]
         wire = await asyncio.create_subprocess_exec(
             *OUR_MODULES, "loadgen.demo.bound_to_parent", str(os.getpid()), *OUR_MODULES, "loadgen.hosts.wire_process",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,11 +104,17 @@ def tell(line: str) -> None:
     click.echo(line, err=True)
 
 
+def _own_cpu_s() -> float:
+    """CPU time of this process and of those that it has started and that have ended."""
+    return sum(os.times()[:4])
+
+
 class Machine:
     """Machine of a live study, and how much of its CPU was in use since then by all that ran."""
 
     def __init__(self) -> None:
         self._before = read_cpu_times(())
+        self._own_s = _own_cpu_s()
 
     def busy_share(self) -> float:
         """Share from the begin until now; 0 on a system that does not tell."""
@@ -115,6 +122,15 @@ class Machine:
         if before is None or after is None:
             return 0.0
         return (after.busy - before.busy) / max(1, after.total - before.total)
+
+    def others_share(self) -> float:
+        """Share that processes took which this one neither is nor has started and seen end; 0 on a system that does not
+        tell."""
+        before, after = self._before, read_cpu_times(())
+        if before is None or after is None:
+            return 0.0
+        own = (_own_cpu_s() - self._own_s) * os.sysconf("SC_CLK_TCK")
+        return max(0.0, after.busy - before.busy - own) / max(1, after.total - before.total)
 
     def described(self) -> dict[str, object]:
         busy = f"{self.busy_share():.0%} of its CPU was in use meanwhile, by all that ran there"

@@ -7,9 +7,11 @@ import click
 from loadgen.studies.balanceroute.command import balanceroute
 from loadgen.studies.batches.command import batch
 from loadgen.studies.batches.day_command import batch_day
+from loadgen.studies.capacity.command import capacity
 from loadgen.studies.composition.command import composition
 from loadgen.studies.eldr.command import eldr
 from loadgen.studies.failover.command import failover
+from loadgen.studies.long.command import long_run
 from loadgen.studies.outside.command import outside
 from loadgen.studies.placement.command import placement
 from loadgen.studies.placement.live.command import live
@@ -28,7 +30,7 @@ from loadgen.studies.wan.command import wan
 STUDIES = (
     skywalker, placement, live, trial, balanceroute, protocols, predictors, token_budget, token_budget_live,
     token_budget_classifier, eldr, resume, sharing, failover, composition, succession, batch,
-    batch_day, outside, wan,
+    batch_day, outside, wan, long_run, capacity,
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from multiprocessing import Pool
 from pathlib import Path
 
 from loadgen.simulator import chaos
+from loadgen.simulator.checkers import Broken
 from loadgen.simulator.decision_digest import DecisionDigest
 from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World
@@ -52,13 +53,16 @@ def worlds() -> Iterator[str]:
 
 
 def digest_of(name: str, on_line: Callable[[str], object] | None = None) -> str:
-    """Decision digest of one world."""
+    """Decision digest of one world. A world of chaos is played to its end, with every invariant checked: raises Broken
+    where one does not hold."""
     kind, _, which = name.partition("/")
     decisions = DecisionDigest(on_line)
     if kind in FLAVOURS:
         scenario = chaos.chaos_scenario(int(which), chaos.ChaosKind(kind))
-        world = World(scenario, scenario.runs[0], decisions=decisions)
-        return decisions.digest(world.play().records)
+        world = World(scenario, scenario.runs[0], every_invariant=True, decisions=decisions)
+        digest = decisions.digest(world.play().records)
+        world.check_the_end()
+        return digest
     if kind == "priced":
         scenario = day_price.scenario(which, "price", 1, is_quick=True)
         run = scenario.runs[0]
@@ -73,8 +77,12 @@ def _say(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-def _named(name: str) -> tuple[str, str]:
-    return name, digest_of(name)
+def _named(name: str) -> tuple[str, str, bool]:
+    """Name of a world, with its digest or what broke in it, and whether nothing did."""
+    try:
+        return name, digest_of(name), True
+    except Broken as broken:
+        return name, str(broken), False
 
 
 def main(arguments: list[str]) -> int:
@@ -91,7 +99,11 @@ def main(arguments: list[str]) -> int:
     recorded: dict[str, str] = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     chosen = [name for name in worlds() if not options.names or name.startswith(tuple(options.names))]
     with Pool(options.jobs) as pool:
-        found = dict(pool.imap_unordered(_named, chosen))
+        told = list(pool.imap_unordered(_named, chosen))
+    found = {name: digest for name, digest, _ in told}
+    if broken := [f"{name}: {what}" for name, what, is_sound in sorted(told) if not is_sound]:
+        _say("\n".join([*broken, f"an invariant broke in {len(broken)} of {len(found)} worlds"]))
+        return 1
     if options.write:
         kept = {name: recorded[name] for name in worlds() if name in recorded}
         RECORDED.write_text(json.dumps(dict(sorted((kept | found).items())), indent=1) + "\n")

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from loadgen.hosts import namespaces as module
-from loadgen.hosts.namespaces import HostsUnavailable, namespaces
+from loadgen.hosts.namespaces import HostsUnavailable, add_address, namespaces
 from loadgen.hosts.network import HostNetwork
 from loadgen.hosts.shapes import LinkShape
 from loadgen.hosts.wire import PacketWire
@@ -51,6 +51,7 @@ esac
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(module, "_TUN", device)
+    monkeypatch.setattr(module, "_FILES", tmp_path / "etc")
     monkeypatch.setattr(module, "_LOCK", tmp_path / "lock")
     return told
 
@@ -71,6 +72,19 @@ def test_namespaces_of_an_earlier_run_are_removed_first_and_all_at_the_end_and_n
     assert told[5] == "netns add nightside-wan-us"
     assert "-n nightside-wan-us addr add 10.77.7.1/24 dev wan0" in told
     assert ip.read_text().splitlines()[len(told) :] == REMOVED
+
+
+@pytest.mark.usefixtures("ip")
+def test_programs_on_a_site_ask_its_name_server_until_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "etc" / "nightside-wan-us" / "resolv.conf"
+    with namespaces({"us": 7, "eu": 8}, {"us": "10.77.101.1"}):
+        assert file.read_text().splitlines()[0] == "nameserver 10.77.101.1"
+        assert not (tmp_path / "etc" / "nightside-wan-eu").exists()
+
+
+def test_a_host_is_given_a_further_address(ip: Path) -> None:
+    add_address("us", "10.77.7.2")
+    assert ip.read_text().splitlines() == ["-n nightside-wan-us addr add 10.77.7.2/24 dev wan0"]
 
 
 def test_a_namespace_that_cannot_be_removed_keeps_no_other_from_it(ip: Path, tmp_path: Path) -> None:

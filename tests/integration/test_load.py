@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,10 +17,9 @@ import yaml
 from loadgen.engine.presets import PRESETS
 from loadgen.engine.server import serve_engines
 from loadgen.engine.server_config import EngineServerConfig
-from tests.support.programs import killed_at_the_end
+from tests.support.programs import AnyProcess, started
 from tests.support.scenarios import small_document
 
-ROOT = Path(__file__).parents[2]
 MODEL = "any-model"
 SCENARIO = small_document(
     duration="2s",
@@ -53,21 +51,16 @@ async def two_engines() -> AsyncIterator[list[str]]:
 
 
 @asynccontextmanager
-async def loading(
-    tmp_path: Path, urls: list[str], *options: str, **changes: Any
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def loading(tmp_path: Path, urls: list[str], *options: str, **changes: Any) -> AsyncIterator[AnyProcess]:
     """The running command; killed if it does not end."""
     scenario = tmp_path / "small.yaml"
     scenario.write_text(yaml.safe_dump(SCENARIO | changes))
     where = [part for region, url in zip(("us", "eu"), urls, strict=True) for part in ("--url", f"{region}={url}")]
-    command = [sys.executable, "-m", "nightside", "load", str(scenario), *where, "-o", str(tmp_path / "out"), *options]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=pipe, stderr=pipe)
-    async with killed_at_the_end(process):
+    async with started("load", scenario, *where, "-o", tmp_path / "out", *options) as process:
         yield process
 
 
-async def its_end(process: asyncio.subprocess.Process, tmp_path: Path) -> tuple[int | None, str, dict[str, Any]]:
+async def its_end(process: AnyProcess, tmp_path: Path) -> tuple[int | None, str, dict[str, Any]]:
     """Exit code, all output, and the one run in the results."""
     out, err = await process.communicate()
     said = out.decode() + err.decode()

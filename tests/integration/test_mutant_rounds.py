@@ -6,7 +6,7 @@ import pytest
 
 from tests.mutants.rounds import first_failure
 
-SETTINGS = "[pytest]\nmarkers = nightly\n"
+SETTINGS = "[pytest]\nmarkers = nightly\naddopts = -p no:schemathesis -p no:anyio\n"
 
 
 @pytest.mark.parametrize(

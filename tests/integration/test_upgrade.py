@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from tests.kills import run as kills
+from tests.upgrade import run as upgrade
 from tests.upgrade.releases import LOCK, NoRelease, Release, is_tag, newest_tag, state_of, unpacked, working_tree
 
 
@@ -93,20 +96,16 @@ def test_a_change_of_a_tree_is_seen_also_where_it_had_some(repository: Path) -> 
 @pytest.mark.parametrize(
     ("command", "options", "status", "word"),
     [
-        ("upgrade", ["--from", "no-such-version"], 69, "no-such-version"),
-        ("upgrade", ["--from", "HEAD", "-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
-        ("upgrade", ["--from", "HEAD", "--keep", "tests"], 2, "tests exists"),
-        ("kills", ["-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
-        ("kills", ["--keep", "tests"], 2, "tests exists"),
+        (upgrade.main, ["--from", "no-such-version"], 69, "no-such-version"),
+        (upgrade.main, ["--from", "HEAD", "-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
+        (upgrade.main, ["--from", "HEAD", "--keep", "tests"], 2, "tests exists"),
+        (kills.main, ["-o", "no-such-folder/page.md"], 2, "there is no folder no-such-folder"),
+        (kills.main, ["--keep", "tests"], 2, "tests exists"),
     ],
 )
 def test_a_command_refuses_what_it_cannot_play_before_it_begins(
-    command: str, options: list[str], status: int, word: str
+    command: click.Command, options: list[str], status: int, word: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.{command}.run", *options],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, word in done.stderr) == (status, True)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    done = CliRunner().invoke(command, options)
+    assert (done.exit_code, word in done.stderr) == (status, True)

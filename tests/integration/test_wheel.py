@@ -49,30 +49,32 @@ def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     assert held == wanted | {"nightside.py"} | policies
 
 
+@pytest.fixture(scope="module")
+def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the wheel's content, which the first process that runs from there compiles for all."""
+    folder = tmp_path_factory.mktemp("site")
+    zipfile.ZipFile(wheel).extractall(folder)
+    return folder
+
+
 def run_from(site: Path, cwd: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(site)}  # noqa: TID251 - the command inherits ours
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_wheel_runs_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    zipfile.ZipFile(wheel).extractall(site)
+def test_the_wheel_runs_outside_the_repository(site: Path, tmp_path: Path) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert run_from(site, elsewhere, "-m", "nightside", "--version") == f"nightside, version {version}\n"
-    assert run_from(site, elsewhere, "-c", "import nightside; print(nightside.__file__)") == f"{site}/nightside.py\n"
-    page = run_from(site, elsewhere, "-c", "from loadgen.pages.runs import sweep_page; print(sweep_page('a day', []))")
+    assert run_from(site, tmp_path, "-m", "nightside", "--version") == f"nightside, version {version}\n"
+    assert run_from(site, tmp_path, "-c", "import nightside; print(nightside.__file__)") == f"{site}/nightside.py\n"
+    page = run_from(site, tmp_path, "-c", "from loadgen.pages.runs import sweep_page; print(sweep_page('a day', []))")
     assert "<h1>a day</h1>" in page
 
 
-def test_scenarios_policies_and_a_trace_are_reached_by_name_without_the_repository(wheel: Path, tmp_path: Path) -> None:
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    zipfile.ZipFile(wheel).extractall(site)
+def test_scenarios_policies_and_a_trace_are_reached_by_name_without_the_repository(site: Path, tmp_path: Path) -> None:
     nightside = ("-m", "nightside")
-    run_from(site, elsewhere, *nightside, "policy", "sample", "us-east-1", "eu-west-1", "-o", "policies")
-    assert "0 contradictions" in run_from(site, elsewhere, *nightside, "policy", "check", "policies/")
+    run_from(site, tmp_path, *nightside, "policy", "sample", "us-east-1", "eu-west-1", "-o", "policies")
+    assert "0 contradictions" in run_from(site, tmp_path, *nightside, "policy", "check", "policies/")
     short = ("--set", "duration=2s", "--set", "warm_up=1s", "--jobs", "1")
-    assert "nightside" in run_from(site, elsewhere, *nightside, "sim", "skewed_day", *short)
-    assert "it saves" in run_from(site, elsewhere, *nightside, "plan", "sample", "--rate", "200", "--formula")
+    assert "nightside" in run_from(site, tmp_path, *nightside, "sim", "skewed_day", *short)
+    assert "it saves" in run_from(site, tmp_path, *nightside, "plan", "sample", "--rate", "200", "--formula")

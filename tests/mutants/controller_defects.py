@@ -241,17 +241,41 @@ def one_witness_is_enough(
 
 @mutant("a gateway that a peer hears is called down", "controller.core.health:GatewayHealth.silent_at_ns")
 def hears_no_witness(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId]
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
 ) -> int | None:
-    found: int | None = original(health, config, ())
+    found: int | None = original(health, config, (), others)
+    return found
+
+
+@mutant(
+    "a new controller believes no witness of a gateway that it has not heard",
+    "controller.core.health:GatewayHealth.silent_at_ns",
+    hunter=f"{_TESTS}/test_health.py::TestUnknown",
+)
+def believes_no_witness_yet(
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
+) -> int | None:
+    found: int | None = original(health, config, witnesses, 2 * len(health.said_by))
+    return found
+
+
+@mutant(
+    "one witness is most of the others",
+    "controller.core.health:GatewayHealth.silent_at_ns",
+    hunter=f"{_TESTS}/test_health.py::TestUnknown",
+)
+def one_witness_is_most(
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
+) -> int | None:
+    found: int | None = original(health, config, witnesses, 1)
     return found
 
 
 @mutant("one failed probe is enough", "controller.core.health:GatewayHealth.silent_at_ns")
 def one_probe_is_enough(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId]
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
 ) -> int | None:
-    found: int | None = original(health, replace(config, probe_failures_min=1), witnesses)
+    found: int | None = original(health, replace(config, probe_failures_min=1), witnesses, others)
     return found
 
 

@@ -132,7 +132,7 @@ class DigestMachine(RuleBasedStateMachine):
 
 
 DigestMachine.TestCase.settings = settings(
-    max_examples=examples(few=60, night=2_000), stateful_step_count=40, deadline=None
+    max_examples=examples(few=20, night=2_000), stateful_step_count=40, deadline=None
 )
 TestDigests = DigestMachine.TestCase
 

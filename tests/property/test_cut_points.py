@@ -1,5 +1,7 @@
-"""Requests cut at every byte: whatever happens at any point of an answer, each leg ends once, the sink is ended once
-and gets nothing afterwards, and the client's bytes are the beginning of the answer or all of it."""
+"""Requests cut at many bytes, and where properties are explored at every byte: whatever happens at any point of an
+answer, each leg ends once, the sink is ended once and gets nothing afterwards, and the client's bytes are the beginning
+of the answer or all of it.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,12 @@ from gateway.request.proxied import ProxiedRequest
 from gateway.request.sse import events, fields
 from tests.fakes.engine import DONE, event, named_event
 from tests.support.disaggregated import POOL, workers
+from tests.support.nightly import is_exploring
 from tests.support.proxied import EVENT_STREAM, FAILED, JSON, SILENCE, Reply, Scene, Script, ScriptedLeg, pieces_of
 
 AGAIN = (FAILED,) * 8
 """Replies to all further legs, so that no byte of the client's can come from another one."""
+FEW_STEP = 7
 OVER = frozenset(Outcome) - {Outcome.FAILED_INTERNALLY}
 
 
@@ -87,7 +91,7 @@ class Case:
     asked: dict[str, object] = field(default_factory=dict)
     outcome: Outcome = Outcome.COMPLETED
     step: int = 1
-    """Bytes from one cut to the next: more than one for a variant of another case."""
+    """Bytes from one cut to the next where properties are explored: more than one for a variant of another case."""
 
     def replies(self, *pieces: bytes | Exception | object) -> tuple[Script, ...]:
         """Replies to all legs, of which the one that is cut comes in these pieces."""
@@ -116,7 +120,7 @@ class Case:
         return scene.sink.body
 
     def places(self) -> Iterator[int]:
-        yield from range(0, len(self.data), self.step)
+        yield from range(0, len(self.data), self.step if is_exploring() else FEW_STEP)
         yield len(self.data)
 
 

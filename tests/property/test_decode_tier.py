@@ -17,6 +17,7 @@ from gateway.core.features.disaggregated.predictor import Facts, Numbers, Predic
 from gateway.core.features.disaggregated.tier import DecodeTier
 from gateway.core.features.expert_locality.catalogue import BY_EXPERTS
 from gateway.core.vocabulary import Connector, PoolKind, PoolName, PoolSpec, ReplicaId, RequestId
+from tests.support.nightly import examples
 
 BATCH = 3
 ROOM = 2_000
@@ -220,4 +221,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestAnyOrder.settings = settings(max_examples=examples(few=30, night=200), stateful_step_count=60)

@@ -15,11 +15,13 @@ from gateway.peers.exchange.serving_stream import _UNREAD_GRACE_S
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.support.called_forwards import DEADLINE_S, LAST, PIECE, Called, EngineLeg, request_of
 from tests.support.manual_loop import manual_loop
+from tests.support.nightly import examples
 
 PEERING = PeeringConfig(forwards_max=3, forwards_held_max_bytes=700_000, forwards_held_peer_max_bytes=600_000)
 OUTCOMES = st.sampled_from(
     (Outcome.COMPLETED, Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.EXPIRED_RUNNING, Outcome.ABANDONED)
 )
+
 SIZES = st.sampled_from((0, 300_000, 500_000))
 
 
@@ -194,6 +196,6 @@ class StreamsThatBreak(Forwards):
 
 
 TestForwards = Forwards.TestCase
-TestForwards.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestForwards.settings = settings(max_examples=examples(few=20, night=200), stateful_step_count=40)
 TestStreamsThatBreak = StreamsThatBreak.TestCase
-TestStreamsThatBreak.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestStreamsThatBreak.settings = settings(max_examples=examples(few=15, night=150), stateful_step_count=30)

@@ -373,7 +373,7 @@ class MeshMachine(RuleBasedStateMachine):
 
 TestMesh = MeshMachine.TestCase
 TestMesh.settings = settings(
-    max_examples=examples(few=40, night=150),
+    max_examples=examples(few=20, night=150),
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,

@@ -8,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from gateway.core.placement.prefix_chain import prefix_chain
 from gateway.core.placement.prefix_index import PrefixIndex
+from tests.support.nightly import examples
 
 ROOMY_BYTES = 2**30
 TTL_NS = 20
@@ -175,7 +176,7 @@ class IndexMachine(RuleBasedStateMachine):
 
 
 TestIndexMachine = IndexMachine.TestCase
-TestIndexMachine.settings = settings(max_examples=150, stateful_step_count=40)
+TestIndexMachine.settings = settings(max_examples=examples(few=40, night=400), stateful_step_count=40)
 
 hashes = st.integers(0, 3).map(lambda number: bytes([number]) * 8)
 strange_chains = st.lists(hashes, max_size=6).map(b"".join)

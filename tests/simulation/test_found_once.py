@@ -11,7 +11,10 @@ from loadgen.simulator.chaos import ChaosKind, Finding, run_chaos
     ("kind", "seed"),
     [
         pytest.param(
-            ChaosKind.MESH, 990240, id="held requests, all released at once, are overtaken by one that fits a peer"
+            ChaosKind.MESH,
+            990240,
+            id="held requests, all released at once, are overtaken by one that fits a peer",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(ChaosKind.MESH, 990599, id="a replica idles once the request held for it is held elsewhere"),
         pytest.param(
@@ -21,9 +24,17 @@ from loadgen.simulator.chaos import ChaosKind, Finding, run_chaos
         pytest.param(ChaosKind.DISAGGREGATED, 996327, id="an attempt begins at the moment at which the owner has left"),
         pytest.param(ChaosKind.BREAKING, 990452, id="a request waits for a peer that was never heard"),
         pytest.param(
-            ChaosKind.MOVING_POOLS, 1010244, id="a decode worker that comes back has requests from before, unreported"
+            ChaosKind.MOVING_POOLS,
+            1010244,
+            id="a decode worker that comes back has requests from before, unreported",
+            marks=pytest.mark.nightly,
         ),
-        pytest.param(ChaosKind.MOVING_POOLS, 1210833, id="a peer that cannot be asked delays the question to another"),
+        pytest.param(
+            ChaosKind.MOVING_POOLS,
+            1210833,
+            id="a peer that cannot be asked delays the question to another",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             ChaosKind.CACHE_DIGESTS, 29172162, id="a gateway tells of a prompt that it kept while its policy was unread"
         ),

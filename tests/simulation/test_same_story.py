@@ -11,8 +11,9 @@ import pytest
 from tests.support.nightly import first_of
 
 ROOT = Path(__file__).parents[2]
-DURATIONS = {"skewed_day": "8s", "bad_day": "70s"}
-"""Virtual time that is played of each scenario; the bad day's first faults come at 30, 45 and 60 seconds."""
+DURATIONS = {"skewed_day": "8s", "bad_day": "70s", "failover": "70s"}
+"""Virtual time that is played of each scenario; the bad day's first faults come at 30, 45 and 60 seconds. `failover`
+has a controller."""
 PLAY = """
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ from loadgen.simulator.scenario import load_scenario
 from loadgen.simulator.world import World
 changes = {"duration": sys.argv[3], "warm_up": "1s", "drain": "120s", "seed": int(sys.argv[2])}
 scenario = load_scenario(Path(sys.argv[1]), changes)
-print([World(scenario, run).play().digest for run in scenario.runs])
+stories = [World(scenario, run).play() for run in scenario.runs]
+print([(story.digest, story.control) for story in stories])
 """
 
 

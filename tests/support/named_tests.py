@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +20,7 @@ def is_there(test: str) -> bool:
     return (ROOT / path).is_file() and name in names_in(ROOT / path)
 
 
+@cache
 def names_in(path: Path) -> set[str]:
     """Names that pytest would find, at any depth."""
     found = set[str]()

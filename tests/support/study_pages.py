@@ -282,8 +282,10 @@ def wan(folder: Path) -> Pages:
         losses = {f"{one} of {other}": made(name, one, other, high=2.5) for one, other in FAULTS[number].loses}
         phases = {phase: seen(name, phase, fails=number == 1) for phase in ("before", "during", "after")}
         return FaultOutcome(
-            name, phases, seen(name), number % 5, {**losses, "a of b": 3.0} if number == 3 else losses,
-            {"eu-west-1": 1.5} if losses else {}, None if number == 2 else 4.2, 0.3, number % 2,
+            name, phases, seen(name), number % 5, 2.5 if number % 2 else None, 1.5,
+            {**losses, "a of b": 3.0} if number == 3 else losses,
+            {"eu-west-1": 1.5} if losses else {}, 6.5 if FAULTS[number].leads_elsewhere else None, 0.0, 0, 1, 0,
+            number % 2, None if number == 2 else 4.2, 0.3, number % 2,
             ("one end per request: r1: it ended 2 times",) if number == 4 else (), 900, 300, 40_000, 1_234, 12, 8.5,
         )  # fmt: skip
 

@@ -200,9 +200,10 @@ def test_files_on_a_requests_path_stay_short(folder: str, lines_max: int) -> Non
     assert {path: size for path, size in sizes.items() if size > lines_max} == {}
 
 
-@pytest.mark.parametrize("path", PURE_FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pure_modules_import_and_call_only_what_is_pure(path: Path) -> None:
-    assert list(impurities(ast.parse(path.read_text()), own=["loadgen.engine"])) == []
+def test_pure_modules_import_and_call_only_what_is_pure() -> None:
+    assert len(PURE_FILES) > 150, "nothing is looked at"
+    found = {path: list(impurities(ast.parse(path.read_text()), own=["loadgen.engine"])) for path in PURE_FILES}
+    assert {path: each for path, each in found.items() if each} == {}
 
 
 def pins(lock: str) -> dict[str, set[str]]:
@@ -252,10 +253,10 @@ def test_groups_of_tasks_are_those_that_can_be_stopped(program: str) -> None:
     assert ours <= {ROOT / "mesh/task_group.py"}
 
 
-def test_the_changelog_has_one_short_unreleased_section() -> None:
+def test_the_changelog_is_short_and_names_every_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == ["[Unreleased]"]
-    assert re.findall(r"^### (.+)$", text, flags=re.MULTILINE) == ["Added", "Fixed"]
+    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == ["[Unreleased]", "[0.1.0] - 2026-11-30"]
+    assert re.findall(r"^### (.+)$", text, flags=re.MULTILINE) == ["Changed", "Added", "Fixed"]
     assert 600 < len(text.split()) < 1_500
 
 

@@ -261,18 +261,19 @@ class _Files:
         seats = self.plan.layout.seats
         text = controller_file(
             ports=self.controllers[name],
-            store=self.folder,
+            store=self.plan.store,
             tls=self.tls[name],
             name_servers=[seat.ports.host for seat in seats],
             networks=self.plan.layout.networks,
             client_port=seats[0].ports.http,
             regions=seats[0].region.table_file,
             region=seats[0].region.name,
+            name=name,
+            history=self.folder / f"{name}.history",
         )
         document = yaml.safe_load(text)
         del document["decisions"]  # every version has defaults
-        history = {"path": str(self.folder / f"{name}.history")}
-        return self._written(name, document | {"controller": name, "store": dict(self.plan.store), "history": history})
+        return self._written(name, document)
 
     def of_gateway(self, seat: Seat) -> str:
         addresses = [f"{each.host}:{each.grpc}" for each in self.controllers.values()]
@@ -287,12 +288,10 @@ class _Files:
             overflow=OverflowMode.ON,
             seed=scenario.seed,
             number=seat.number,
-            controlled=Controlled(addresses[0], self.tls[seat.gateway_id], self.folder / "state"),
+            controlled=Controlled(addresses, self.tls[seat.gateway_id], self.folder / "state"),
             sections=self.plan.sections(seat),
         )
-        document = yaml.safe_load(text)
-        document["control"]["controllers"] = addresses
-        return self._written(seat.gateway_id, document)
+        return self._written(seat.gateway_id, yaml.safe_load(text))
 
     def _written(self, name: str, document: dict[str, Any]) -> str:
         file = self.folder / f"{name}.yaml"

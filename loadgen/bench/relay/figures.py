@@ -32,6 +32,8 @@ class RelayFigure(StrEnum):
     LONG_PROMPTS_PER_CPU_S = "long_prompt_requests_per_cpu_s"
     SHORT_JOB_CORES = "short_job_cores"
     LONG_JOB_CORES = "long_job_cores"
+    SHORT_JOB_S = "short_job_s"
+    LONG_JOB_S = "long_job_s"
 
 
 _ADDED = {RelayFigure.TTFT_P50: RelayFigure.ADDED_TTFT_P50, RelayFigure.TTFT_P99: RelayFigure.ADDED_TTFT_P99}

@@ -91,7 +91,7 @@ _TAKES: Mapping[str, Container[MeasureName]] = {
 }
 """Measurements of a run of all of them, for relays that do not take part in each."""
 ALL_RELAYS = (*RELAYS, SIBLINGS, *SET_OTHERWISE)
-_ENGINES = 8
+ENGINES = 8
 _READY_S = 120.0
 _ATTACHED_S = 20.0
 _SETTLE_S = 1.0
@@ -131,7 +131,7 @@ class RelayRun:
         """Measure every relay in every round, in a rotating order, each time freshly started. Raises BenchFailure."""
         os.sched_setaffinity(0, {self.plan.load_core})
         rng = random.Random(self.plan.seed)
-        async with running_engines(_ENGINES, self.plan.load_core, self.folder) as engines:
+        async with running_engines(ENGINES, self.plan.load_core, self.folder) as engines:
             gc.freeze()
             bench = RelayBench(self.plan.effort, engines, rng)
             for number in range(1, self.plan.effort.rounds + 1):
@@ -280,7 +280,7 @@ def _conditions(plan: RelayPlan, effort: Effort) -> list[str]:
     return [
         f"relays on core {plan.relay_core}; engines and client together on core {plan.load_core}",
         f"{effort.rounds} rounds; in each every relay is started anew, in an order that turns; seed {plan.seed}",
-        f"{_ENGINES} engines in one process, which answer at once; events of {len(wire.TOKEN_EVENT)} bytes, as vLLM"
+        f"{ENGINES} engines in one process, which answer at once; events of {len(wire.TOKEN_EVENT)} bytes, as vLLM"
         " sends them; every answer is checked for its length, its number of events and its end",
         "CPU is what the relay's processes with all their threads used, divided by what clients got meanwhile",
         f"requests: {USERS} users without pauses; saturation: {USERS_AT_SATURATION}",
@@ -335,7 +335,7 @@ def _cores() -> tuple[int, int, int]:
     return cores[0], cores[1], cores[min(2, len(cores) - 1)]
 
 
-def _raise_open_files_limit() -> None:
+def raise_open_files_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -384,7 +384,7 @@ def relay(context: click.Context, /, *, as_json: bool, output: Path | None, **as
     """
     plan = _plan(**asked)
     console = Console(stderr=as_json)
-    _raise_open_files_limit()
+    raise_open_files_limit()
     missing = missing_relays(plan)
     installed = [each for each in plan.relays if each.name not in missing]
     run = RelayRun(replace(plan, relays=installed), Path(tempfile.mkdtemp(prefix="nightside-relay-")), console)

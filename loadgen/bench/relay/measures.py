@@ -331,6 +331,7 @@ async def measure_jobs(bench: RelayBench, subject: Subject) -> list[Value]:
         )
         assert tally.answers == job.count
         values.append(Value(figure, job.published_per_s * meter.used_s() / job.count))
+        values.append(Value(published.ELAPSED[figure], meter.elapsed_s()))
     return values
 
 

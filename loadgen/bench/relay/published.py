@@ -36,6 +36,13 @@ JOBS: Mapping[RelayFigure, PublishedJob] = {
 }
 
 
+ELAPSED: Mapping[RelayFigure, RelayFigure] = {
+    RelayFigure.SHORT_JOB_CORES: RelayFigure.SHORT_JOB_S,
+    RelayFigure.LONG_JOB_CORES: RelayFigure.LONG_JOB_S,
+}
+"""Figure of the time from a job's first arrival to its last answer, by the figure of its cores."""
+
+
 @dataclass(frozen=True, slots=True)
 class PublishedFigure:
     """A figure that another project published, with the conditions that differ from the bench's."""

@@ -42,9 +42,9 @@ def _add_key(folder: Path) -> str:
     return str(json.loads(text)["key"])
 
 
-def _write_policy(folder: Path, region: str) -> None:
+def _write_policy(folder: Path, region: str, table: Mapping[str, str]) -> None:
     rules = {name: {"jurisdictions": ["US"]} for name in ("process", "accept")}
-    policy = {"version": 1, "region": region, "jurisdiction": "US", "regions": _TABLE, **rules}
+    policy = {"version": 1, "region": region, "jurisdiction": "US", "regions": dict(table), **rules}
     (folder / f"{region}.policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
 
 
@@ -111,7 +111,7 @@ def _commands(folder: Path, files: Mapping[_Gateway, dict[str, object]]) -> list
         names = [f"--gateway={each.name}:{each.region}" for each in files]
         run_nightside("dev-certs", str(folder / "certs"), f"--trust-domain={TRUST_DOMAIN}", *names)
     for gateway, file in files.items():
-        _write_policy(folder, gateway.region)
+        _write_policy(folder, gateway.region, _TABLE | {each.region: "US" for each in files})
         (folder / f"{gateway.name}.yaml").write_text(yaml.safe_dump(file, sort_keys=False))
     return [
         Command(each.name, nightside("gateway", "run", str(folder / f"{each.name}.yaml")), each.core) for each in files
@@ -162,6 +162,20 @@ def _prepare_forward(setting: RelaySetting) -> ReadyRelay:
         near: _region_file(near, both, []),
     }
     return ReadyRelay(_commands(setting.folder, files), near.http, _add_key(setting.folder))
+
+
+def _prepare_mesh(setting: RelaySetting, *, regions: int) -> ReadyRelay:
+    """Gateways of so many regions that all have the same engines and each other as peers; clients know the first."""
+    places = {f"gateway-{number}": f"us-central-{number}" for number in range(regions)}
+    gateways = _gateways(setting, places, [setting.core] * regions)
+    files = {each: _region_file(each, gateways, setting.engines) for each in gateways}
+    return ReadyRelay(_commands(setting.folder, files), gateways[0].http, _add_key(setting.folder))
+
+
+def mesh_of(regions: int) -> Relay:
+    """Gateways of the study of capacity, which the bench itself does not measure: `gateway-0` to the last."""
+    what = f"gateways of {regions} regions on one core, mutual TLS between them, each with all engines"
+    return Relay(f"nightside mesh of {regions}", what, partial(_prepare_mesh, regions=regions))
 
 
 def _prepare_traced(setting: RelaySetting, *, share: float) -> ReadyRelay:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from loadgen.hosts.namespaces import HostsUnavailable, check_machine
+from loadgen.hosts.services import check_programs
 from loadgen.interrupts import EXIT_INTERRUPTED
 from loadgen.studies.commands import Machine, options, refuse_over_the_whole, rounds, tell, write
 from loadgen.studies.wan.faults import FAULTS
@@ -37,6 +38,7 @@ def wan(context: click.Context, *, out: Path | None, rounds: int, only: tuple[st
         raise click.UsageError(f"--keep: '{keep}' is not empty, and files of several runs would be taken for one's")
     try:
         check_machine()
+        check_programs()
         from loadgen.studies.wan.playing import play_faults  # noqa: PLC0415 - the SDK is not always installed
 
         machine = Machine()

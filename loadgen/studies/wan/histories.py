@@ -7,13 +7,14 @@ It must never call a history sound that it could not judge: a missing record is 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.core.vocabulary import GatewayId, LegResult, Outcome, RegionName, TargetKind
 from gateway.records.audit import REFUSED_PREFIX, AuditLine, AuditRecord, ForbiddenPlace, LostAuditLines
 from loadgen.studies.failover.clients import SdkCall
 
+_SECOND_NS = 1_000_000_000
 RECORDED = "every record is there"
 """Rule of records that are missing, or cannot be read."""
 
@@ -45,16 +46,18 @@ def violations(
     gateways: Mapping[GatewayId, RegionName],
     sound_ns: int,
     overlap_max_ns: int,
+    killed: Container[str] = (),
 ) -> list[HistoryViolation]:
     """Violations in the history of a mesh of `gateways`. From `sound_ns` on all links are sound, so that two gateways
-    may serve one replica for `overlap_max_ns` at most."""
+    may serve one replica for `overlap_max_ns` at most. Gateways that were `killed` have no line of requests that they
+    had at that time, of which no client has a whole answer."""
     lines = [each for each in records if isinstance(each, AuditLine)]
     return [
         *_missing(calls, lines, owners, gateways, sound_ns + overlap_max_ns),
         *_unwritten(records),
         *_ends(lines),
-        *_answers(calls, lines),
-        *_forwards(lines),
+        *_answers(calls, lines, killed),
+        *_forwards(lines, killed),
         *_forbidden(records),
         *_overlaps(owners, sound_ns, overlap_max_ns),
     ]
@@ -89,6 +92,19 @@ def led_away(
         for each in calls
         if each.first_ns is not None
     )
+
+
+def first_answer_s(
+    calls: Iterable[SdkCall], home: RegionName, gateways: Container[GatewayId], since_ns: int
+) -> float | None:
+    """Seconds from `since_ns` until the first answer of one of these gateways to a call that a client of the region
+    made after that; None: there was none."""
+    times = [
+        each.first_ns
+        for each in calls
+        if each.region == home and each.gateway in gateways and each.first_ns is not None and each.left_ns >= since_ns
+    ]
+    return (min(times) - since_ns) / _SECOND_NS if times else None
 
 
 def _missing(
@@ -127,7 +143,9 @@ def _ends(lines: Iterable[AuditLine]) -> Iterator[HistoryViolation]:
             yield HistoryViolation("one end per request", request, f"it ended {count} times")
 
 
-def _answers(calls: Iterable[SdkCall], lines: Iterable[AuditLine]) -> Iterator[HistoryViolation]:
+def _answers(
+    calls: Iterable[SdkCall], lines: Iterable[AuditLine], killed: Container[str]
+) -> Iterator[HistoryViolation]:
     """The end that a client saw is the one that its gateway wrote down."""
     ended = {each.request: each for each in lines if not each.origin_gateway}
     for call in calls:
@@ -136,6 +154,8 @@ def _answers(calls: Iterable[SdkCall], lines: Iterable[AuditLine]) -> Iterator[H
                 yield HistoryViolation("answers are the gateways'", str(call.region), "an answer names no request")
             continue
         line = ended.get(call.request_id)
+        if line is None and call.gateway in killed and (call.fault or call.ended_ns is None):
+            continue
         if line is None:
             yield HistoryViolation("one end per request", call.request_id, "its client saw a head, and no line ends it")
             continue
@@ -157,7 +177,7 @@ def _whole_answer(call: SdkCall, line: AuditLine) -> Iterator[HistoryViolation]:
         yield HistoryViolation("answers are the gateways'", line.request, detail)
 
 
-def _forwards(lines: Sequence[AuditLine]) -> Iterator[HistoryViolation]:
+def _forwards(lines: Sequence[AuditLine], killed: Container[str]) -> Iterator[HistoryViolation]:
     """A request that came from another gateway was sent by it, and as often; an answer that came from another gateway
     is in its log as well."""
     sent: Counter[tuple[str, str, str]] = Counter()
@@ -169,7 +189,10 @@ def _forwards(lines: Sequence[AuditLine]) -> Iterator[HistoryViolation]:
                 sent[line.request, line.gateway, target] += 1
                 answered[line.request, line.gateway, target] += attempt.result == LegResult.COMPLETED
     came = Counter((each.request, each.origin_gateway, each.gateway) for each in lines if each.origin_gateway)
+    written = {(each.request, each.gateway) for each in lines}
     for (request, origin, gateway), count in came.items():
+        if origin in killed and (request, origin) not in written:
+            continue
         if count > sent[request, origin, gateway]:
             detail = (
                 f"{gateway} had it {count} times from {origin}, which sent it {sent[request, origin, gateway]} times"

@@ -16,6 +16,9 @@ PROMPT_BYTES = 3_000
 """Bytes of each question: larger than a packet."""
 OVERLAP_S = 6.5
 """Longest time in which two gateways serve one replica after both hear the mesh (docs/concepts/controller.md)."""
+BOTH_LED_S = 3.0
+"""Longest time for which a controller that wakes after another one leads says that it leads: until its next renewal
+fails (`store.renew_interval`, `store.call_timeout`)."""
 RECONNECT_S = 10.0
 """Longest delay before a gateway dials again (`reconnect_max`): until then it hears nothing, although links are
 sound."""
@@ -43,10 +46,27 @@ class FaultOutcome(msgspec.Struct, frozen=True):
     """During it, of the clients of the region at which it strikes."""
     led_away: int
     """Calls of these clients that another region's gateway answered while it lasted."""
+    moved_s: float | None
+    """Seconds from the beginning until another region's gateway answered a call that these clients made after it; None:
+    none did."""
+    returned_s: float | None
+    """Seconds from the end until their own region's gateway answered a call that they made after it."""
     losses: dict[str, float]
     """Observer and lost peer, with the seconds from the beginning after which it was first seen, while it lasts."""
     down_s: dict[str, float]
     """Regions that the controller took for down, with the seconds from the beginning."""
+    led_s: float | None
+    """Seconds from the beginning until another controller led; None: none did."""
+    both_led_s: float
+    """Longest time for which two controllers said that they lead."""
+    reassigned: int
+    """Looks, while it lasts, at which a gateway served other replicas than before."""
+    certificates_refused: int
+    """Hosts that gateways refused because of the certificate that they showed."""
+    restarts: int
+    """Processes of gateways, engines and controllers that ended by themselves, and were started again."""
+    excused: int
+    """Calls that failed because of what the fault does to the client itself: see `excuse_of`."""
     whole_s: float | None
     """Seconds from the end of the fault until the mesh was whole; None: not in time."""
     overlap_s: float

@@ -13,8 +13,11 @@ from loadgen.pages.markdown import NOTHING
 from loadgen.report import quantile
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.rendering import render, shortened
-from loadgen.studies.wan.faults import JITTER_MS, REGIONS, WanFault, round_trips_ms
+from loadgen.studies.wan.excuses import NO_NAME, UNDER_WAY
+from loadgen.studies.wan.faults import JITTER_MS, REGIONS, STANDBY, NamesFault, WanFault, round_trips_ms
+from loadgen.studies.wan.hosts import DRAIN_S
 from loadgen.studies.wan.outcomes import (
+    BOTH_LED_S,
     OVERLAP_S,
     PROMPT_BYTES,
     RECONNECT_S,
@@ -35,13 +38,14 @@ def page_of(faults: Sequence[WanFault], whole: PlayedFaults, machine: Mapping[st
         "wan/page.j2", machine=machine, faults=faults, played=played, rounds=max(map(len, played.values())),
         measured=[each for each in faults if played[each.name]],
         round_trips_ms=round_trips_ms(read_round_trips(ROUND_TRIPS_FILE)), jitter_ms=JITTER_MS, warm_s=WARM_S,
-        regions=REGIONS, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S, prompt_bytes=PROMPT_BYTES,
+        regions=REGIONS, standby=STANDBY, drain_s=DRAIN_S, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S,
+        prompt_bytes=PROMPT_BYTES,
         overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
         ttft=_ttft, failed=_failed, noticed=_noticed, down=_down, whole=_whole, words=_words(outcomes),
         violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],
         judged=[line for fault in faults for line in _judged(fault, played[fault.name])],
         unplayed=[f"**not met**: {each}" for each in whole.unplayed], outcomes=outcomes, total=_total, others=_others,
-        late=_total(outcomes, "late"), late_ms=LATE_MS,
+        since=_since, late=_total(outcomes, "late"), late_ms=LATE_MS,
         late_max_ms=max((each.late_max_ms for each in outcomes), default=0.0),
     )  # fmt: skip
 
@@ -74,6 +78,12 @@ def _noticed(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> str:
 
 def _down(outcomes: Sequence[FaultOutcome]) -> str:
     times = [at_s for each in outcomes for at_s in each.down_s.values()]
+    return _range(times) if times else NOTHING
+
+
+def _since(outcomes: Sequence[FaultOutcome], figure: str) -> str:
+    """Seconds until something happened, of the rounds in which it did."""
+    times = [getattr(each, figure) for each in outcomes if getattr(each, figure) is not None]
     return _range(times) if times else NOTHING
 
 
@@ -120,17 +130,38 @@ def _judged(fault: WanFault, outcomes: Sequence[FaultOutcome]) -> Iterator[str]:
     if not fault.may_lose:
         yield f"{_word(not others)}: {fault.name}: no other peer is lost while it lasts ({others} were)"
     failed = sum(len(seen.failures) + seen.unfinished for each in outcomes for seen in each.phases.values())
-    yield f"{_word(not failed)}: {fault.name}: no request fails ({failed} did)"
-    if fault.frozen is not None:
+    excused = sum(each.excused for each in outcomes)
+    because = f"; {excused} more could not be answered: {_excuse(fault)}" if excused else ""
+    yield f"{_word(failed == excused)}: {fault.name}: no request fails ({failed - excused} did{because})"
+    restarts = sum(each.restarts for each in outcomes) - len(outcomes) * fault.kills
+    yield f"{_word(not restarts)}: {fault.name}: no other process ends by itself ({restarts} did)"
+    both_s = max(each.both_led_s for each in outcomes)
+    if both_s:
+        say = f"two controllers say that they lead for at most {BOTH_LED_S:g} s ({both_s:.1f} s)"
+        yield f"{_word(both_s <= BOTH_LED_S)}: {fault.name}: {say}"
+    if fault.keeps_owners:
+        moved = sum(each.reassigned for each in outcomes)
+        yield f"{_word(not moved)}: {fault.name}: no replica changes its gateway (seen {moved} times)"
+    if fault.names is NamesFault.LYING:
+        refused = sum(each.certificates_refused for each in outcomes)
+        yield f"{_word(refused > 0)}: {fault.name}: wrong gateways are refused by their certificates ({refused} times)"
+    if fault.leads_elsewhere:
+        has_led = [each.led_s is not None and each.led_s <= fault.seconds for each in outcomes]
+        yield f"{_word(all(has_led))}: {fault.name}: another controller leads while it lasts"
+    if fault.frozen in REGIONS:
         own = [len(each.phases["during"].ttft_s) - len(each.cut_off.ttft_s) for each in outcomes]
         yield f"{_word(all(own))}: {fault.name}: other regions answer their own clients ({sum(own)} calls)"
     if fault.leads_away:
         led = [each.led_away for each in outcomes]
-        yield f"{_word(all(led))}: {fault.name}: other regions answer clients of {fault.frozen} ({sum(led)} calls)"
+        yield f"{_word(all(led))}: {fault.name}: other regions answer clients of {fault.struck} ({sum(led)} calls)"
     unhealed = sum(each.whole_s is None for each in outcomes)
     yield f"{_word(not unhealed)}: {fault.name}: the mesh is whole again"
     found = sum(len(each.violations) for each in outcomes)
     yield f"{_word(not found)}: {fault.name}: no violation in its history ({found} found)"
+
+
+def _excuse(fault: WanFault) -> str:
+    return UNDER_WAY if fault.cuts_answers else NO_NAME
 
 
 def _because(late: Sequence[str]) -> str:

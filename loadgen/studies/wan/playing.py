@@ -8,6 +8,7 @@ import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -17,22 +18,23 @@ import yaml
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import GatewayId, RegionName
 from gateway.policy.file import load_policy
-from loadgen.demo.layout import RegionHost
-from loadgen.demo.mesh import Hosts, Mesh, running_mesh
+from gateway.records.audit import AuditLine, AuditRecord
+from loadgen.demo.mesh import Mesh, running_mesh
 from loadgen.demo.processes import OUR_MODULES, Child, DemoFailure, running_child
 from loadgen.demo.region_files import write_table
 from loadgen.demo.scenario import TABLE, DemoScenario, RegionScenario
 from loadgen.hosts.namespaces import HostsUnavailable
-from loadgen.hosts.network import HostNetwork, host_network
-from loadgen.hosts.shapes import LinkTable
+from loadgen.hosts.supervised import RESTARTED
 from loadgen.hosts.wire_process import WireCounts
 from loadgen.interrupts import ends_by_signal, leaves
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.failover.clients import SdkCall
 from loadgen.studies.wan.client_process import STARTED, SdkClientSettings
-from loadgen.studies.wan.effects import unfelt
-from loadgen.studies.wan.faults import REGIONS, Loss, WanFault, base_links, clients_of, sites
-from loadgen.studies.wan.histories import led_away, overlaps, ran_twice, taken_in, violations
+from loadgen.studies.wan.effects import RegionTraces, missing_traces, unfelt
+from loadgen.studies.wan.excuses import FaultTimes, excuse_of
+from loadgen.studies.wan.faults import REGIONS, STANDBY, Loss, WanFault, base_links, clients_of
+from loadgen.studies.wan.histories import first_answer_s, led_away, overlaps, ran_twice, taken_in, violations
+from loadgen.studies.wan.hosts import DRAIN_S, OWN_FOLDER, WanHosts, running_hosts
 from loadgen.studies.wan.outcomes import (
     OVERLAP_S,
     PROMPT_BYTES,
@@ -46,7 +48,7 @@ from loadgen.studies.wan.outcomes import (
     PlayedFaults,
 )
 from loadgen.studies.wan.records import read_audit, read_calls
-from loadgen.studies.wan.watch import MeshSeen, MeshWatch, first_seen, is_home, is_whole, losses_after
+from loadgen.studies.wan.watch import MeshSeen, MeshWatch, first_seen, is_home, is_whole, longest, losses_after
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
@@ -60,6 +62,8 @@ _LOOKS_S = 3.0
 _PAUSE_S = 0.1
 _ANSWER_TOKENS = 24
 _ENGINES = (1, 2, 2)
+_ASKED = 2
+"""Times that a client's resolver asks the region's name server, as the system's does."""
 
 
 async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
@@ -71,14 +75,14 @@ async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
         recorded = _RecordedFault(fault, folder)
         scenario = _scenario(folder)
         sound = base_links(read_round_trips(scenario.round_trips_file))
-        async with host_network(sites(), sound) as network:
-            write_table(scenario.regions, {region: network.network(str(region)) for region in REGIONS})
-            hosts = Hosts({region: _host(network, region) for region in REGIONS}, network.session)
-            async with asyncio.TaskGroup() as tasks:
-                async with running_mesh(
-                    scenario, OverflowMode.ON, folder, tasks, further_gateways=0, hosts=hosts
-                ) as mesh:
-                    await recorded.play(mesh, network, scenario, sound, tasks)
+        async with asyncio.TaskGroup() as tasks, running_hosts(fault, sound, folder, tasks) as hosts:
+            write_table(scenario.regions, {region: hosts.network.network(str(region)) for region in REGIONS})
+            further = int(fault.stops_gateway)
+            async with running_mesh(
+                scenario, OverflowMode.ON, folder, tasks, further_gateways=further, hosts=hosts.hosts
+            ) as mesh:
+                hosts.lead_to(mesh)
+                await recorded.play(mesh, hosts, scenario, tasks)
         return recorded.outcome(scenario)
 
 
@@ -153,12 +157,6 @@ def _played_once(playing: Awaitable[FaultOutcome], outcomes: list[FaultOutcome])
     raise DemoFailure("; ".join(reasons))
 
 
-def _host(network: HostNetwork, region: RegionName) -> RegionHost:
-    site = str(region)
-    clients = network.network(clients_of(region))
-    return RegionHost(network.address(site), network.admin_address(site), clients, network.command(site))
-
-
 class _RecordedFault:
     """One fault, and all that was recorded while it was played."""
 
@@ -166,38 +164,40 @@ class _RecordedFault:
         self._fault = fault
         self._folder = folder
         self._clock = Clock()
-        self._began_ns = self._healed_ns = 0
+        self._began_ns = self._struck_ns = self._healed_ns = 0
+        self._wall_s = self._clock.wall_ns() / _SECOND_NS
+        self._home: Mapping[GatewayId, frozenset[str]] = {}
         self._seen: list[MeshSeen] = []
         self._whole_s: float | None = None
         self._counts: WireCounts | None = None
         self._gateways: dict[GatewayId, RegionName] = {}
 
-    async def play(
-        self, mesh: Mesh, network: HostNetwork, scenario: DemoScenario, sound: LinkTable,
-        tasks: asyncio.TaskGroup,
-    ) -> None:  # fmt: skip
+    async def play(self, mesh: Mesh, hosts: WanHosts, scenario: DemoScenario, tasks: asyncio.TaskGroup) -> None:
         self._gateways = {name: each.region for name, each in mesh.members.items()}
         async with AsyncExitStack() as stack:
-            session = await stack.enter_async_context(network.session())
-            watch = MeshWatch(mesh, session, self._clock, self._seen)
+            session = await stack.enter_async_context(hosts.network.session())
+            watch = MeshWatch(mesh, session, self._clock, REGIONS[0], STANDBY, self._seen)
             watching = tasks.create_task(watch.run())
             stack.callback(watching.cancel)
             clients = [
-                await stack.enter_async_context(self._clients(mesh, network, scenario, number, tasks))
+                await stack.enter_async_context(self._clients(mesh, hosts, scenario, number, tasks))
                 for number in range(len(REGIONS))
             ]
             await self._until_started(clients)
             await asyncio.sleep(WARM_S)
-            home = await self._until_home()
-            struck = await self._strike(network, sound)
+            home = self._home = await self._until_home()
+            self._began_ns = self._clock.now_ns()
+            struck = await hosts.strike(self._fault, mesh, self._file_of)
+            self._struck_ns = self._clock.now_ns()
             await asyncio.sleep(self._fault.seconds)
-            healed = await self._heal(network, sound)
-            if reasons := [*unfelt(self._fault, sound, struck, healed)]:
+            healed = await hosts.heal(self._fault)
+            self._healed_ns = self._clock.now_ns()
+            if reasons := [*unfelt(self._fault, hosts.sound, struck, healed)]:
                 raise DemoFailure(f"its links were not as they should be: {'; '.join(reasons)}")
             await self._until_whole(home)
             await asyncio.sleep(_AFTER_S)
             await self._until_judged()
-            self._counts = await network.counts()
+            self._counts = await hosts.network.counts()
             for each in clients:
                 await each.stop(TIMEOUT_S + 5.0)
 
@@ -212,33 +212,19 @@ class _RecordedFault:
             raise DemoFailure(f"the clients did not start within {_START_S:.0f} s") from None
 
     async def _until_home(self) -> Mapping[GatewayId, frozenset[str]]:
-        """Wait until the mesh is whole, and return what each gateway serves then. Raises DemoFailure on time-out."""
+        """Wait until the mesh is whole and the first controller alone leads, and return what each gateway serves then.
+        Raises DemoFailure on time-out."""
+
+        def is_ready(seen: MeshSeen) -> bool:
+            return is_home(seen, self._gateways) and seen.leaders == {REGIONS[0]}
+
         try:
             async with asyncio.timeout(_START_S):
-                while not is_home(self._seen[-1], self._gateways):  # noqa: ASYNC110 - other processes
+                while not is_ready(self._seen[-1]):  # noqa: ASYNC110 - other processes
                     await asyncio.sleep(0.1)
         except TimeoutError:
             raise DemoFailure(f"the mesh was not whole within {_START_S:.0f} s before it began") from None
         return self._seen[-1].replicas
-
-    async def _strike(self, network: HostNetwork, sound: LinkTable) -> WireCounts:
-        """Begin the fault; returns the counts before its links have carried a packet. Raises DemoFailure."""
-        fault = self._fault
-        self._began_ns = self._clock.now_ns()
-        if fault.frozen is not None and not network.freeze(str(fault.frozen)):
-            raise DemoFailure(f"there was no process on the host of {fault.frozen} that could be stopped")
-        counts = await network.shape(fault.shaped(sound))
-        if fault.forgets:
-            await network.forget_connections(fault.forgets)
-        return counts
-
-    async def _heal(self, network: HostNetwork, sound: LinkTable) -> WireCounts:
-        """End the fault; returns the counts before a sound link has carried a packet."""
-        if self._fault.frozen is not None:
-            network.wake(str(self._fault.frozen))
-        counts = await network.shape(sound)
-        self._healed_ns = self._clock.now_ns()
-        return counts
 
     @property
     def _sound_ns(self) -> int:
@@ -264,22 +250,36 @@ class _RecordedFault:
         self._whole_s = _last_change(self._seen, self._healed_ns, holds)
 
     def _clients(
-        self, mesh: Mesh, network: HostNetwork, scenario: DemoScenario, number: int, tasks: asyncio.TaskGroup
+        self, mesh: Mesh, hosts: WanHosts, scenario: DemoScenario, number: int, tasks: asyncio.TaskGroup
     ) -> AbstractAsyncContextManager[Child]:
         assert mesh.name is not None, "there is a controller"
         region = REGIONS[number]
-        controller, *gateways = mesh.name.servers
+        runner = (*hosts.network.command(clients_of(region)), *OUR_MODULES)
         settings = SdkClientSettings(
-            region, mesh.name.url, str(scenario.model), (gateways[number], *gateways, controller),
-            mesh.name.networks[region], USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, PROMPT_BYTES, TIMEOUT_S,
+            region, mesh.name.url, str(scenario.model), self._name_servers(mesh, hosts, region),
+            mesh.name.networks[region],
+            USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, PROMPT_BYTES, TIMEOUT_S,
             str(self._log(region)),
         )  # fmt: skip
         file = self._folder / f"clients-{region}.json"
         file.write_bytes(msgspec.json.encode(settings))
         return running_child(
             f"the clients of {region}", ["loadgen.studies.wan.client_process", str(file)],
-            self._folder / f"clients-{region}.log", tasks, runner=(*network.command(clients_of(region)), *OUR_MODULES),
+            self._folder / f"clients-{region}.log", tasks, runner=runner,
         )  # fmt: skip
+
+    def _name_servers(self, mesh: Mesh, hosts: WanHosts, region: RegionName) -> tuple[tuple[str, int], ...]:
+        """Name servers that the region's clients ask: the region's own, or the mesh's where the name has two addresses,
+        whose order theirs would not keep."""
+        if not self._fault.stops_gateway:
+            return (hosts.name_server(region),) * _ASKED
+        assert mesh.name is not None, "there are controllers"
+        own = mesh.first_of(region).host
+        return tuple(sorted(mesh.name.servers, key=lambda server: server[0] != own))
+
+    def _file_of(self, region: RegionName) -> Path:
+        """Configuration file of the region's gateway."""
+        return self._folder / f"{region}.yaml"
 
     def _log(self, region: RegionName) -> Path:
         return self._folder / f"calls-{region}.jsonl"
@@ -288,14 +288,15 @@ class _RecordedFault:
         """Sum of the records, once all processes have ended."""
         calls, found = read_calls({region: self._log(region) for region in REGIONS})
         policies = {str(each.name): load_policy(each.policy_file) for each in scenario.regions}
-        records, faults = read_audit(self._folder / "audit", policies)
+        records, faults = read_audit(self._folder / "hosts", policies)
         owners = [each.owners for each in self._seen]
+        self._check_traces(calls, records)
         found += faults
         found += violations(
             calls, records, owners, gateways=self._gateways, sound_ns=self._sound_ns,
-            overlap_max_ns=round(OVERLAP_S * _SECOND_NS),
+            overlap_max_ns=round(OVERLAP_S * _SECOND_NS), killed=self._own_gateways() if self._fault.kills else (),
         )  # fmt: skip
-        struck = self._fault.frozen or REGIONS[-1]
+        struck = self._fault.struck
         began_ns, healed_ns = self._began_ns, self._healed_ns
         assert self._counts is not None, "it was played"
         return FaultOutcome(
@@ -307,8 +308,16 @@ class _RecordedFault:
             },
             self._during([each for each in calls if each.region == struck]),
             led_away(calls, struck, self._gateways, began_ns, healed_ns),
+            first_answer_s(calls, struck, {name for name, each in self._gateways.items() if each != struck}, began_ns),
+            first_answer_s(calls, struck, {name for name, each in self._gateways.items() if each == struck}, healed_ns),
             {_words(loss): at_s for loss, at_s in losses_after(self._seen, began_ns, healed_ns).items()},
             self._down(),
+            first_seen(self._seen, began_ns, lambda each: bool(each.leaders - {REGIONS[0]})),
+            longest(self._seen, began_ns, lambda each: len(each.leaders) > 1),
+            self._reassigned(),
+            self._certificates_refused(),
+            self._restarts(),
+            sum(self._is_excused(each) for each in calls),
             self._whole_s,
             max((each / _SECOND_NS for each, _ in overlaps(owners, healed_ns).values()), default=0.0),
             ran_twice(records),
@@ -323,6 +332,60 @@ class _RecordedFault:
 
     def _during(self, calls: Sequence[SdkCall]) -> PhaseSeen:
         return _phase(each for each in calls if self._began_ns <= each.left_ns < self._healed_ns)
+
+    def _is_excused(self, call: SdkCall) -> bool:
+        times = FaultTimes(self._began_ns, self._struck_ns, self._healed_ns)
+        has_failed = bool(call.fault) or call.ended_ns is None
+        return has_failed and excuse_of(call, self._fault, times, self._own_gateways()) is not None
+
+    def _own_gateways(self) -> set[GatewayId]:
+        return {name for name, each in self._gateways.items() if each == self._fault.struck}
+
+    def _reassigned(self) -> int:
+        """Looks at which a gateway that answered served other replicas than before."""
+        return sum(
+            any(replicas != self._home[name] for name, replicas in each.replicas.items())
+            for each in self._seen
+            if self._began_ns <= each.at_ns < self._healed_ns
+        )
+
+    def _restarts(self) -> int:
+        kinds = ["gateway-*.log", "engines-*.log"]
+        kinds += [] if self._fault.restarts_controllers else ["controller*.log"]
+        return sum(self._logged(RESTARTED, kind) for kind in kinds)
+
+    def _certificates_refused(self) -> int:
+        return self._logged('"event":"peer_certificate_refused"', "gateway-*.log")
+
+    def _logged(self, words: str, logs: str) -> int:
+        """Times that the words are in these logs."""
+        return sum(log.read_bytes().count(words.encode()) for log in self._folder.glob(logs))
+
+    def _check_traces(self, calls: Sequence[SdkCall], records: Sequence[AuditRecord]) -> None:
+        """Raises DemoFailure if the region struck has recorded nothing of the fault."""
+        region, log = self._fault.struck, f"gateway-{self._fault.struck}.log"
+        times = [
+            abs(datetime.fromisoformat(each.time).timestamp() - self._wall_s)
+            for each in records
+            if isinstance(each, AuditLine) and each.gateway in self._own_gateways()
+        ]
+        ready = [line for line in (self._folder / log).read_text().splitlines() if '"event":"ready"' in line]
+        waiting = [
+            each
+            for each in calls
+            if each.region == region
+            and each.left_ns < self._began_ns
+            and (each.ended_ns is None or each.ended_ns > self._began_ns)
+        ]
+        traces = RegionTraces(
+            max(times, default=0.0),
+            self._logged('"event":"peer_certificate_refused"', log),
+            self._logged(RESTARTED, log),
+            len({msgspec.json.decode(line)["clients"] for line in ready}),
+            sum(each.gateway in self._own_gateways() or not each.gateway for each in waiting),
+        )
+        if reasons := [*missing_traces(self._fault, traces)]:
+            raise DemoFailure(f"{region} did not feel it: {'; '.join(reasons)}")
 
     def _down(self) -> dict[str, float]:
         found: dict[str, float] = {}
@@ -373,5 +436,7 @@ def _scenario(folder: Path) -> DemoScenario:
                 location=each.location,
             )
         )
-    sections = {"insecure": True, "audit": {"folder": str(folder / "audit")}}
+    sections = {
+        "insecure": True, "audit": {"folder": str(OWN_FOLDER / "audit")}, "limits": {"drain": f"{DRAIN_S:g}s"},
+    }  # fmt: skip
     return DemoScenario(regions=tuple(regions), sections=sections)

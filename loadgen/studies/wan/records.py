@@ -35,12 +35,13 @@ def read_calls(logs: Mapping[RegionName, Path]) -> tuple[list[SdkCall], list[His
 def read_audit(
     folder: Path, policies: Mapping[str, ResidencyPolicy]
 ) -> tuple[list[AuditRecord], list[HistoryViolation]]:
-    """Records of all gateways. Violations are faults of the files' chains, and lines that contradict the policies."""
+    """Records of all gateways, whose files are anywhere in the folder. Violations are faults of the files' chains, and
+    lines that contradict the policies."""
     summary = Summary(dict(policies), judges=True)
     records: list[AuditRecord] = []
     forbidden: set[tuple[str, int]] = set()
     """Lines that a rule of its own judges."""
-    files = sorted(folder.glob(f"*{SUFFIX}"))
+    files = sorted(folder.rglob(f"*{SUFFIX}"))
     found = [*_faults_of(files)]
     for path in files:
         summary.read(path)

@@ -34,7 +34,11 @@ class MeshSeen:
     replicas: Mapping[GatewayId, frozenset[str]]
     """Replicas that each gateway serves."""
     down: frozenset[RegionName] | None
-    """Regions whose gateway is not up or not attached, as the controller says; None: it does not answer."""
+    """Regions whose gateway is down, as a controller that leads says; None: none answers."""
+    attached: frozenset[RegionName] = frozenset()
+    """Regions whose gateway is up and attached, as every controller that leads says."""
+    leaders: frozenset[RegionName] = frozenset()
+    """Regions whose controller leads, as it says."""
 
     @property
     def owners(self) -> OwnersSeen:
@@ -49,6 +53,10 @@ class MeshWatch:
     mesh: Mesh
     session: aiohttp.ClientSession
     clock: Clock
+    first: RegionName
+    """Region of the controller that leads at first."""
+    second: RegionName
+    """Region of the other one."""
     seen: list[MeshSeen] = field(default_factory=list)
     _told: dict[str, tuple[int, dict[str, Any]]] = field(default_factory=dict)
     """Last state of each process, by its operators' address, and the time at which it was asked for."""
@@ -56,7 +64,7 @@ class MeshWatch:
     async def run(self) -> None:
         addresses = [each.admin for each in self.mesh.members.values()]
         async with asyncio.TaskGroup() as tasks:
-            for address in (*addresses, self.mesh.controller_admin):
+            for address in (*addresses, *self._controllers()):
                 tasks.create_task(self._ask(address))
             while True:
                 await asyncio.sleep(_LOOK_S)
@@ -80,20 +88,43 @@ class MeshWatch:
             if state is not None:
                 lost[each.region] = frozenset(regions[peer["id"]] for peer in state["peers"] if peer["lost"])
                 replicas[each.gateway_id] = frozenset(str(replica["id"]) for replica in state["replicas"])
-        return MeshSeen(now_ns, lost, replicas, _down(fresh.get(self.mesh.controller_admin), regions))
+        leaders = {region: fresh[admin] for admin, region in self._controllers().items() if admin in fresh}
+        told = [{each["id"]: each for each in state["gateways"]} for state in leaders.values()]
+        down = {region for each in told for name, region in regions.items() if _is(each.get(name), "down")}
+        attached = {
+            region for name, region in regions.items() if told and all(_is(each.get(name), "up") for each in told)
+        }
+        return MeshSeen(
+            now_ns, lost, replicas, frozenset(down) if told else None, frozenset(attached), frozenset(leaders)
+        )
+
+    def _controllers(self) -> dict[str, RegionName]:
+        """Operators' address of each controller, which tells its state only while it leads, with its region."""
+        found = {self.mesh.controller_admin: self.first, self.mesh.standby_admin: self.second}
+        return {admin: region for admin, region in found.items() if admin}
 
 
-def _down(state: dict[str, Any] | None, regions: Mapping[GatewayId, RegionName]) -> frozenset[RegionName] | None:
-    if state is None:
-        return None
-    well = {each["id"] for each in state["gateways"] if each["condition"] == "up" and each["attached"]}
-    return frozenset(region for name, region in regions.items() if name not in well)
+def _is(gateway: dict[str, Any] | None, condition: str) -> bool:
+    """True if a controller tells this condition of a gateway, and that one that is up is attached."""
+    return gateway is not None and gateway["condition"] == condition and (condition != "up" or gateway["attached"])
 
 
 def first_seen(seen: Iterable[MeshSeen], since_ns: int, holds: Callable[[MeshSeen], bool]) -> float | None:
     """Seconds from `since_ns` until the condition was first seen; None: never."""
     at_ns = next((each.at_ns for each in seen if each.at_ns >= since_ns and holds(each)), None)
     return None if at_ns is None else (at_ns - since_ns) / _SECOND_NS
+
+
+def longest(seen: Iterable[MeshSeen], since_ns: int, holds: Callable[[MeshSeen], bool]) -> float:
+    """Longest time in seconds for which the condition was seen to hold, from `since_ns` on."""
+    most_ns, began_ns = 0, None
+    for each in seen:
+        if each.at_ns < since_ns or not holds(each):
+            began_ns = None
+            continue
+        began_ns = each.at_ns if began_ns is None else began_ns
+        most_ns = max(most_ns, each.at_ns - began_ns)
+    return most_ns / _SECOND_NS
 
 
 def losses_after(seen: Sequence[MeshSeen], since_ns: int, until_ns: int) -> dict[Loss, float]:
@@ -116,8 +147,7 @@ def is_whole(seen: MeshSeen, home: Mapping[GatewayId, frozenset[str]]) -> bool:
     """True if all gateways answer and have lost no peer, the controller has all of them, and each serves what it served
     before."""
     return (
-        seen.down == frozenset()
-        and len(seen.lost) == len(home)
+        len(seen.attached) == len(seen.lost) == len(home)
         and not any(seen.lost.values())
         and all(seen.replicas.get(name) == replicas for name, replicas in home.items())
     )

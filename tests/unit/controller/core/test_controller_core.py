@@ -15,6 +15,7 @@ from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_ac
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
 from tests.support.controller import AP, EU, MS, SECOND, US, Told, gateway, mesh, policy, replicas
 from tests.support.core import rule as rule_of
+from tests.support.nightly import examples
 
 EVERYTHING = 4
 FURTHER = ControllerConfig(further_gateways=1)
@@ -736,5 +737,5 @@ class AnyStory(RuleBasedStateMachine):
             assert wake_ns is None or wake_ns > told.now_ns
 
 
-AnyStory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AnyStory.TestCase.settings = settings(max_examples=examples(few=20, night=200), stateful_step_count=40)
 TestAnyStory = AnyStory.TestCase

@@ -23,23 +23,53 @@ def lost(at_ns: int = 0) -> GatewayHealth:
 
 class TestSilence:
     def test_at_once_with_nobody_to_speak_for_it(self) -> None:
-        assert lost(5).silent_at_ns(CONFIG, []) == 5
+        assert lost(5).silent_at_ns(CONFIG, [], 2) == 5
 
     def test_not_before_its_last_heartbeat_is_stale(self) -> None:
         health = lost(5 * SECOND)
         health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=False)
-        assert health.silent_at_ns(CONFIG, [PEER]) == 6 * SECOND + CONFIG.silence_ns
-        assert health.silent_at_ns(CONFIG, []) == 5 * SECOND
+        assert health.silent_at_ns(CONFIG, [PEER], 2) == 6 * SECOND + CONFIG.silence_ns
+        assert health.silent_at_ns(CONFIG, [], 2) == 5 * SECOND
 
     def test_a_broken_connection_is_silence_whatever_was_heard_before(self) -> None:
         health = lost(5 * SECOND)
         health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=True)
-        assert health.silent_at_ns(CONFIG, [PEER]) == 5 * SECOND
+        assert health.silent_at_ns(CONFIG, [PEER], 2) == 5 * SECOND
 
     def test_a_probe_that_answers_speaks_for_it(self) -> None:
         health = lost()
         health.probe(True, "", 1)
-        assert health.silent_at_ns(CONFIG, []) is None
+        assert health.silent_at_ns(CONFIG, [], 2) is None
+
+
+class TestUnknown:
+    """A gateway that this controller has not heard from, as after another one led."""
+
+    WITNESSES = (PEER, GatewayId("other"))
+    UNTIL = CONFIG.unknown_for_ns
+
+    def health(self, *said: HeardPeer) -> GatewayHealth:
+        health = GatewayHealth(0)
+        for _ in range(CONFIG.probe_failures_min):
+            health.probe(False, "no answer", 1)
+        health.said_by = dict(zip(self.WITNESSES, said, strict=False))
+        return health
+
+    def test_most_others_that_have_lost_it_cut_its_time_short(self) -> None:
+        lost, silent = HeardPeer(SELF, 1, is_broken=True), HeardPeer(SELF, 2 * SECOND, is_broken=False)
+        assert self.health(lost, silent).silent_at_ns(CONFIG, self.WITNESSES, 3) == 2 * SECOND + CONFIG.silence_ns
+        assert self.health(lost, lost).silent_at_ns(CONFIG, self.WITNESSES, 3) == 0
+
+    def test_half_of_the_others_do_not_nor_those_that_never_heard_it_or_are_not_connected(self) -> None:
+        lost, never = HeardPeer(SELF, 1, is_broken=True), HeardPeer(SELF, None, is_broken=True)
+        assert self.health(lost, lost).silent_at_ns(CONFIG, self.WITNESSES, 4) == self.UNTIL
+        assert self.health(lost, never).silent_at_ns(CONFIG, self.WITNESSES, 2) == self.UNTIL
+        assert self.health(lost, lost).silent_at_ns(CONFIG, self.WITNESSES[:1], 2) == self.UNTIL
+
+    def test_failed_probes_are_needed(self) -> None:
+        health = self.health(*[HeardPeer(SELF, 1, is_broken=True)] * 2)
+        health.probe_failures = 0
+        assert health.silent_at_ns(CONFIG, self.WITNESSES, 2) is None
 
 
 class TestReturn:

@@ -66,7 +66,7 @@ class TestKilled:
         path = tmp_path / "controller.db"
         rng = random.Random(3)
         answered = 0
-        for life in range(12):
+        for life in range(6):
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-c", WRITER, str(path), str(life), cwd=ROOT, stdout=subprocess.PIPE
             )

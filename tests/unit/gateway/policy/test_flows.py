@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gateway.core.kernel.residency import may_enter, may_process, refusal_of
 from gateway.policy.flows import Region, flows_between, one_of, region_of
 from tests.support.core import stamp_of
+from tests.support.nightly import examples
 from tests.support.policies import Rule, Stated, by_jurisdiction, by_region, stated
 
 
@@ -63,7 +64,7 @@ def sections(home: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({"process": rules(home), "accept": accept | st.just({}), "tenants": tenants})
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(few=20, night=200))
 @given(st.fixed_dictionaries({region: sections(region) for region in REGIONS}))
 def test_the_flows_are_what_the_gateways_allow(content: dict[str, dict[str, Any]]) -> None:
     regions = read(*(stated(name, REGIONS[name], **section) for name, section in content.items()))

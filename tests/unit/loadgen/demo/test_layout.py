@@ -79,6 +79,16 @@ def test_on_hosts_of_their_own_regions_listen_there_and_operators_reach_each_by_
         assert layout.runner_in(name)[:2] == ("on", str(number))
     assert layout.controller is not None
     assert (layout.controller.host, layout.controller.admin_host) == ("10.77.1.1", "127.77.1.1")
+    first, second = layout.controllers(SCENARIO.regions[1].name)
+    assert (first.region, second.region, second.name) == (
+        *[each.name for each in SCENARIO.regions[:2]],
+        "demo-controller-2",
+    )
+    assert (second.admin, second.ports.host) == (f"http://127.77.2.1:{first.ports.admin}", "10.77.2.1")
+    assert layout.controllers() == (first,)
+    assert layout.found_at(first.region, "10.77.1.1") == "10.77.1.1"
+    named = replace(layout, hosts={first.region: replace(hosts[first.region], name="us.hosts.test")})
+    assert named.found_at(first.region, "10.77.1.1") == "us.hosts.test"
     assert layout.networks == {name: host.clients for name, host in hosts.items()}
     on_loopback = laid_out(own=True, may_listen=lambda *_: True)
     assert on_loopback.url_of_engine(SCENARIO.regions[0].name, 1) == "http://127.0.0.1:1"

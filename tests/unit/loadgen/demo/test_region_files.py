@@ -92,7 +92,7 @@ def test_one_that_is_controlled_says_so_with_its_own_address(tmp_path: Path) -> 
             overflow=OverflowMode.ON,
             seed=1,
             number=1,
-            controlled=Controlled("127.0.0.1:20006", tls, tmp_path / "state"),
+            controlled=Controlled(["127.0.0.1:20006"], tls, tmp_path / "state"),
         )
     )
     config = load_config(file, {})
@@ -108,7 +108,7 @@ def test_a_controller_reads_what_was_written(tmp_path: Path) -> None:
     text = controller_file(
         regions=REGIONS[next(iter(REGIONS))].table_file,
         ports=ControllerPorts(20001, 20002, 20003),
-        store=tmp_path / "controller.db",
+        store={"path": str(tmp_path / "controller.db")},
         tls={name: str(tmp_path / name) for name in ("certificate", "key", "roots")},
         name_servers=["127.77.1.1"],
         networks={US: network_of(0)},

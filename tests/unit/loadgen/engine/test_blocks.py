@@ -10,6 +10,7 @@ from xxhash import xxh3_64_intdigest
 
 from loadgen.engine.blocks import NAME_BYTES, BlockPool, Holding, common_names, packed
 from tests.support.names import names_in
+from tests.support.nightly import examples
 
 BLOCKS = 12
 
@@ -348,7 +349,7 @@ class Both:
         return [run.name(at) for run in self.pool._idle_runs for at in reversed(range(run.start, run.end))]
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(few=100, night=1_000))
 @given(actions)
 def test_runs_do_what_single_blocks_do(todo: list[Action]) -> None:
     both = Both()

@@ -25,6 +25,7 @@ from loadgen.engine.sglang_model import engine_model
 from loadgen.engine.vocabulary import FinishReason, Rejection
 from tests.support.iteration_costs import ExpertCost
 from tests.support.names import names_in
+from tests.support.nightly import examples
 
 CONFIG = EngineConfig(
     cost=LinearCost(base_ns=1_000, sequence_ns=100, prefill_token_ns=10),
@@ -394,7 +395,7 @@ def assert_holds_what_it_should(model: EngineModel) -> None:
     assert max((each.blocks for each in held), default=0) <= model._pool.held <= sum(each.blocks for each in held)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(few=50, night=300))
 @given(config=jumping_or_not, todo=actions)
 def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(config: EngineConfig, todo: list[Action]) -> None:
     story = Story(engine_model(config))
@@ -411,7 +412,7 @@ def test_blocks_are_conserved_and_the_batch_keeps_its_bounds(config: EngineConfi
     assert story.model.load().blocks_held == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(few=50, night=300))
 @given(config=jumping_or_not, todo=actions)
 def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(config: EngineConfig, todo: list[Action]) -> None:
     story = Story(engine_model(config))
@@ -429,7 +430,7 @@ def test_every_request_ends_once_with_all_its_tokens_or_was_aborted(config: Engi
     assert story.model.load().running == story.model.load().waiting == story.model.load().arriving == 0
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(few=50, night=500))
 @given(config=configs, todo=actions)
 def test_jumping_over_iterations_changes_nothing_but_the_number_of_reports(
     config: EngineConfig, todo: list[Action]
@@ -487,7 +488,7 @@ turns = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(few=50, night=300))
 @given(kv_blocks=st.integers(10, 30), stream=st.booleans(), requests=turns)
 def test_prefix_hits_equal_those_of_a_naive_cache(
     kv_blocks: int, stream: bool, requests: list[tuple[int, int, list[int]]]

@@ -82,6 +82,7 @@ class TestSimBatches:
         (report,) = played({"lines": 200}, faults=[crash("us/gw", lasts="3s")])
         assert (report.completed, report.takeovers) == (200, 1)
 
+    @pytest.mark.nightly
     def test_lines_are_urgent_once_the_window_is_at_risk(self) -> None:
         busy = [{"region": "us", "workload": "chat", "clients": 20}]
         (report,) = played(

@@ -169,11 +169,6 @@ class TestTheControllerIsGone:
 
 
 class TestTheStory:
-    def test_one_seed_tells_one(self) -> None:
-        one, other = (world_of(faults=killed("eu/gw"), duration="12s").play() for _ in range(2))
-        assert one.digest == other.digest
-        assert one.control == other.control
-
     def test_the_controller_is_in_it(self) -> None:
         scenario = controlled_scenario(faults=killed("eu/gw"), duration="12s")
         lines: list[str] = []

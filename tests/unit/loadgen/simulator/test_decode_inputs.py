@@ -52,13 +52,13 @@ def figures(policy: str, *, connector: str = "nixl", **more: Any) -> DecodeFigur
     return decoded(policy, connector=connector, **more).tier.figures(0)
 
 
-def decoded(policy: str | None, *, connector: str = "nixl", **more: Any) -> DecodePool:
+def decoded(policy: str | None, *, connector: str = "nixl", duration: str = "3s", **more: Any) -> DecodePool:
     """Pool after some seconds of load, `more` its keys."""
     sizes = {"prefill_workers": 1, "decode_workers": 2, "groups": 2, "batch": 2, "step": "5ms"}
     pool = sizes | {"connector": connector, "decode": {"policy": policy} if policy else {}} | more
     document = {
         "name": "pool",
-        "duration": "6s",
+        "duration": duration,
         "drain": "30s",
         "preset": "tiny",
         "prefix_block": "64B",
@@ -90,7 +90,7 @@ def test_br_h_without_predictions_decides_as_br_0() -> None:
 
 def test_a_pool_that_names_no_policy_looks_ahead_once_its_predictor_is_better_than_none() -> None:
     assert decoded(None, prediction=PREDICTED).config.policy is DecodePolicyName.BR_H
-    assert decoded(None).config.policy is DecodePolicyName.BR_0
+    assert decoded(None, duration="200ms").config.policy is DecodePolicyName.BR_0
 
 
 def test_too_few_requests_fit_no_predictor() -> None:

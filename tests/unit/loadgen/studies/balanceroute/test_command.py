@@ -30,7 +30,7 @@ def called(*arguments: str | Path) -> Result:
     return CliRunner().invoke(results, ["balanceroute", *map(str, arguments)])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_small_one_has_every_section(tmp_path: Path) -> None:
     (tmp_path / "decode.json").write_text(
         json.dumps({"plain": {"br_h, 8": {"p50_ms": 0.5, "p99_ms": 1.0, "admitted": 3.0}, "growth": {"br_h": 0.7}}})

@@ -23,6 +23,7 @@ def played(curve: Path) -> dict[DayWork, Figures]:
     return {work: play(DayCell(LOADS[0], work, day_s=50), curve) for work in DayWork}
 
 
+@pytest.mark.nightly
 def test_lines_use_what_is_idle_and_add_to_the_bill(played: dict[DayWork, Figures]) -> None:
     alone, backlog = played[DayWork.NOTHING], played[DayWork.BACKLOG]
     assert alone["busy"] < backlog["busy"] <= 1

@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from loadgen.studies.eldr.command import eldr
 
 
+@pytest.mark.nightly
 def test_a_small_page_has_every_section(tmp_path: Path) -> None:
     done = CliRunner().invoke(eldr, ["--quick", "-o", str(tmp_path), "--json", "--jobs", "1"])
     assert done.exit_code == 0, done.output

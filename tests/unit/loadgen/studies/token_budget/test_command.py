@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from loadgen.studies.token_budget.command import token_budget
@@ -24,6 +25,7 @@ PARTS = (
 )
 
 
+@pytest.mark.nightly
 def test_a_small_page_is_written_whole_and_resumed(tmp_path: Path) -> None:
     """No recorded loads are used: the paper's two are synthesised."""
     (tmp_path / "token-budget-live.md").write_text("Measured live.\n")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from loadgen.demo.scenario import ROUND_TRIPS_FILE
 from loadgen.hosts.wire_process import DirectionCounts, WireCounts
 from loadgen.round_trips import read_round_trips
-from loadgen.studies.wan.effects import unfelt
+from loadgen.studies.wan.effects import RegionTraces, missing_traces, unfelt
 from loadgen.studies.wan.faults import AP, EU, FAULTS, US, WanFault, base_links
 
 SOUND = base_links(read_round_trips(ROUND_TRIPS_FILE))
@@ -27,9 +29,9 @@ STRUCK = counts(usual(100, lost=3))
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[each.name for each in FAULTS])
-def test_links_that_carry_on_as_before_are_no_fault(fault: WanFault) -> None:
+def test_links_that_carry_on_as_before_are_no_fault_of_links(fault: WanFault) -> None:
     healed = counts(usual(200, lost=3))
-    assert [*unfelt(fault, SOUND, STRUCK, healed)][-1:] == UNFELT
+    assert [*unfelt(fault, SOUND, STRUCK, healed)][-1:] == (UNFELT if fault.changes_links else [])
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,28 @@ def test_losses_on_other_links_are_not_of_the_fault() -> None:
 def test_a_cut_link_carries_no_packet() -> None:
     found = [*unfelt(BY_NAME["partition"], SOUND, STRUCK, counts(usual(101, lost=9)))]
     assert found == [f"1 packets from {AP} to {US} crossed a link that is cut"]
+
+
+FELT = RegionTraces(10.0, 1, 1, 2, 1)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[each.name for each in FAULTS])
+def test_a_fault_that_was_felt_leaves_its_traces(fault: WanFault) -> None:
+    off_s = 10.0 + abs(fault.clock_s)
+    assert [*missing_traces(fault, replace(FELT, seconds_off=off_s))] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "traces", "reason"),
+    [
+        ("clock ahead", FELT, "10 s off, and not 600 s"),
+        ("partition", replace(FELT, seconds_off=600.0), "600 s off, and not 0 s"),
+        ("name server that lies", replace(FELT, certificates_refused=0), "refused its certificate"),
+        ("killed gateway", replace(FELT, restarts=0), "not started again"),
+        ("killed gateway", replace(FELT, own_calls=0), "no client waited"),
+        ("address that moves", replace(FELT, addresses=1), "one address only"),
+    ],
+)
+def test_a_fault_that_nobody_felt_is_told(name: str, traces: RegionTraces, reason: str) -> None:
+    (found,) = missing_traces(BY_NAME[name], traces)
+    assert reason in found

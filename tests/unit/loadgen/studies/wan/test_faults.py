@@ -9,7 +9,19 @@ import pytest
 from loadgen.demo.scenario import ROUND_TRIPS_FILE
 from loadgen.hosts.shapes import Direction
 from loadgen.round_trips import read_round_trips
-from loadgen.studies.wan.faults import ACROSS, AP, EU, FAULTS, REGIONS, US, WanFault, base_links, clients_of, sites
+from loadgen.studies.wan.faults import (
+    ACROSS,
+    AP,
+    DATABASE,
+    EU,
+    FAULTS,
+    REGIONS,
+    US,
+    WanFault,
+    base_links,
+    clients_of,
+    sites,
+)
 
 SOUND = base_links(read_round_trips(ROUND_TRIPS_FILE))
 BY_NAME = {each.name: each for each in FAULTS}
@@ -26,7 +38,9 @@ def test_sound_links_have_half_of_the_round_trip_and_clients_are_near_their_regi
     assert SOUND[clients_of(AP), AP].delay_ms == 2.0
     assert SOUND[clients_of(AP), US].delay_ms == 76.5
     assert (clients_of(AP), clients_of(US)) not in SOUND
-    assert len(set(sites().values())) == 2 * len(REGIONS)
+    assert (clients_of(EU), DATABASE) not in SOUND
+    assert (SOUND[DATABASE, EU].delay_ms, SOUND[DATABASE, US].delay_ms) == (2.0, 37.0)
+    assert len(set(sites().values())) == 2 * len(REGIONS) + 1
 
 
 def test_a_partition_cuts_the_region_and_its_clients_off_from_all_others_and_from_no_other() -> None:
@@ -70,9 +84,18 @@ def test_forgotten_connections_change_no_shape() -> None:
     assert set(fault.forgets) == changed(BY_NAME["partition"])
 
 
+def test_a_fault_strikes_the_region_of_the_host_that_it_stops_and_otherwise_the_last() -> None:
+    assert BY_NAME["frozen host of the controller"].struck == US
+    assert BY_NAME["frozen host of the database"].struck == EU
+    assert BY_NAME["clock ahead"].struck == BY_NAME["partition"].struck == AP
+    cutting = {each.name for each in FAULTS if each.cuts_answers}
+    assert cutting == {"frozen host", "frozen host of the controller", "killed gateway"}
+
+
 def test_every_fault_does_something_and_says_what_is_expected() -> None:
     assert len(BY_NAME) == len(FAULTS) > 9
     for each in FAULTS:
-        assert changed(each) or each.forgets
+        assert bool(changed(each) or each.forgets) == each.changes_links
+        assert each.changes_links or each.clock_s or each.names or each.kills or each.moves
         assert all((each.begins, each.heals, each.expected))
         assert all(observer != peer for observer, peer in each.loses)

@@ -19,7 +19,15 @@ from gateway.records.audit import (
     LostAuditLines,
 )
 from loadgen.studies.failover.clients import SdkCall
-from loadgen.studies.wan.histories import OwnersSeen, led_away, overlaps, ran_twice, taken_in, violations
+from loadgen.studies.wan.histories import (
+    OwnersSeen,
+    first_answer_s,
+    led_away,
+    overlaps,
+    ran_twice,
+    taken_in,
+    violations,
+)
 
 SECOND = 1_000_000_000
 US, EU = AuditPlace("us-east-1", "US"), AuditPlace("eu-west-1", "EU")
@@ -175,6 +183,37 @@ def test_a_request_that_two_engines_ran_to_the_end_is_counted() -> None:
 def test_requests_of_other_gateways_are_counted_without_those_that_were_refused() -> None:
     refused = replace(SERVED, request="r2", outcome="refused_overloaded")
     assert taken_in([ORIGIN, SERVED, refused, LostAuditLines("2026-01-01T00:00:00Z", GW_EU, 3)]) == 1
+
+
+def test_a_killed_gateway_has_no_line_of_what_it_had_and_no_client_has_the_whole_answer() -> None:
+    def told(call: SdkCall, records: list[AuditRecord], *killed: str) -> list[str]:
+        found = violations(
+            [OTHER, call], [AT_HOME, *records], OWNERS, gateways=GATEWAYS, sound_ns=0, overlap_max_ns=SECOND,
+            killed=killed,
+        )  # fmt: skip
+        return [each.rule for each in found if not each.about.startswith("gw-")]
+
+    cut = changed(CALL, fault="cut")
+    assert told(cut, [SERVED], GW_US) == []
+    assert told(cut, [SERVED], GW_EU) == ["one end per request", "nothing runs that was not sent"]
+    assert told(CALL, [SERVED], GW_US) == ["one end per request"], "its client has the whole answer"
+    assert told(cut, [replace(ORIGIN, attempts=()), SERVED], GW_US) == ["nothing runs that was not sent"]
+
+
+def test_the_first_answer_is_of_a_call_made_after_that_moment() -> None:
+    us = RegionName("us-east-1")
+    made = [
+        SdkCall(us, left * SECOND, first_ns=first * SECOND, gateway=gateway)
+        for left, first, gateway in ((1, 4, GW_EU), (3, 9, GW_EU), (3, 7, GW_EU), (2, 5, GW_US))
+    ]
+    calls = [
+        *made,
+        SdkCall(us, 3 * SECOND, gateway=GW_EU),
+        SdkCall(RegionName("eu-west-1"), 3 * SECOND, first_ns=4 * SECOND),
+    ]
+    assert first_answer_s(calls, us, {GW_EU}, 2 * SECOND) == 5.0
+    assert first_answer_s(calls, us, {GW_US}, 2 * SECOND) == 3.0
+    assert first_answer_s(calls, us, {GW_US}, 3 * SECOND) is None
 
 
 def test_calls_are_led_away_whose_answer_another_region_began_in_that_time() -> None:

@@ -21,7 +21,9 @@ PARTITION, OUT, INTO, *_ = FAULTS
 
 def outcome(fault: WanFault) -> FaultOutcome:
     phases = dict.fromkeys(("before", "during", "after"), NONE)
-    return FaultOutcome(fault.name, phases, NONE, 0, {}, {}, 1.0, 0.0, 0, (), 0, 0, 0, 0, 0, 0.0)
+    return FaultOutcome(
+        fault.name, phases, NONE, 0, None, None, {}, {}, None, 0.0, 0, 0, 0, 0, 1.0, 0.0, 0, (), 0, 0, 0, 0, 0, 0.0
+    )
 
 
 @pytest.mark.parametrize("error", [DemoFailure("a process died"), HostsUnavailable("no device")])

@@ -652,7 +652,7 @@ def test_a_silent_pool_looks_ahead_no_longer_than_its_arrays_are_fresh() -> None
     desk = pair(workers(decode=1), pool=replace(POOL, features=()))
     pool = decode_pools_of(desk.core).get(POOL.name)
     assert pool is not None
-    ends_ns = desk.now_ns + 3600 * SECOND
+    ends_ns = desk.now_ns + 60 * SECOND
     desk.tell(events.PredictorFitted(POOL.name, ends_ns, survival=fit_survival([5] * 50), is_better=True))
     assert pool.config.policy is DecodePolicyName.BR_H
     desk.wait(ends_ns - desk.now_ns - 1)

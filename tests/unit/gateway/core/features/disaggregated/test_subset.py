@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.core.features.disaggregated.score import Score
 from gateway.core.features.disaggregated.subset import best_subset
+from tests.support.nightly import examples
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=8).map(lambda sizes: sorted(sizes, reverse=True))
 MARGINS = st.lists(st.integers(0, 150).map(float), min_size=1, max_size=7)
@@ -28,7 +29,7 @@ SHAPES = st.tuples(MARGINS, DISCOUNTS, PENALTIES)
 LIMITS = st.tuples(st.integers(1, 9), st.none() | st.integers(0, 200))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(few=100, night=600))
 @given(SIZES, LIMITS, SHAPES, st.sampled_from([1, 16]))
 @example([20], (1, None), ([0.0], 1.0, 8.0), 1)
 @example([3, 2, 2], (2, None), ([4.0], 1.0, 2.0), 1)
