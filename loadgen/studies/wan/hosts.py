@@ -66,11 +66,6 @@ class WanHosts:
     names: Mapping[RegionName, RegionNames]
     hosts: Hosts
     clock: Path
-    folder: Path
-
-    def own_folder(self, region: RegionName) -> Path:
-        """Folder of this machine that the region's host sees as `OWN_FOLDER`."""
-        return _own_folder(self.folder, region)
 
     def name_server(self, region: RegionName) -> tuple[str, int]:
         return self.names[region].address, 53
@@ -205,18 +200,14 @@ async def running_hosts(
         struck_clock = clock if fault.clock_s else None
         regions = {region: _host(network, region, folder, struck_clock) for region in REGIONS}
         hosts = Hosts(regions, network.session, store, STANDBY)
-        yield WanHosts(network, sound, names, hosts, clock, folder)
-
-
-def _own_folder(folder: Path, region: RegionName) -> Path:
-    return folder / "hosts" / str(region)
+        yield WanHosts(network, sound, names, hosts, clock)
 
 
 def _host(network: HostNetwork, region: RegionName, folder: Path, clock: Path | None) -> RegionHost:
     """Host whose programs see a folder of their own, and are started again after they end by themselves. `clock`: file
     of the clock of the last region's host; None: all hosts have the machine's clock."""
     site = str(region)
-    own = _own_folder(folder, region)
+    own = folder / "hosts" / str(region)
     own.mkdir(parents=True)
     OWN_FOLDER.mkdir(exist_ok=True)
     see_own = (str(shutil.which("sh")), "-c", f'mount --bind "$0" {OWN_FOLDER} && exec "$@"', str(own))
