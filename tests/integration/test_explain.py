@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from gateway.core.kernel.config import OverflowMode, PlacementConfig
 from gateway.core.vocabulary import ModelName
 from gateway.records.decisions import Explanation
 from tests.fakes.engine import GOOD_STREAM, hang_up
+from tests.support.controlled import until_seen
 from tests.support.core import EU, US
 from tests.support.gateways import ask, counted, until, write_policy
 from tests.support.programs import nightside
@@ -33,6 +35,12 @@ async def explained(mesh: Mesh, region: Region, wanted: str) -> Explanation:
     async with mesh.session.get(f"{region.gateway.admin_url}/admin/explain/{wanted}") as response:
         assert response.status == 200
         return msgspec.json.decode(await response.read(), type=Explanation)
+
+
+async def shadow_overflow(mesh: Mesh, region: Region) -> list[dict[str, Any]]:
+    """Rows of the state's shadow overflow: none before the request that waits is placed."""
+    async with mesh.session.get(f"{region.gateway.admin_url}/admin/state") as state:
+        return (await state.json())["shadow_overflow"]
 
 
 async def decision_of(mesh: Mesh, region: Region) -> str:
@@ -160,9 +168,7 @@ async def test_shadow_overflow_tells_what_would_have_been(mesh: Mesh) -> None:
     us, _ = await busy_us_and_free_eu(mesh, core=core)
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(decision_of(mesh, us))
-        await until(lambda: us.gateway.driver.open_requests == 1)
-        async with mesh.session.get(f"{us.gateway.admin_url}/admin/state") as state:
-            (row,) = (await state.json())["shadow_overflow"]
+        (row,) = await until_seen(lambda: shadow_overflow(mesh, us), bool)
         assert (row["peer"], row["model"], row["would_have_been_forwarded"]) == ("eu-1", "llama", 1)
         await us.become_free()
     status, out, _ = await nightside("explain", waiting.result(), "--admin", us.gateway.admin_url)

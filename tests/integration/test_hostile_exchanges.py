@@ -26,7 +26,7 @@ from mesh.values import Address
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes.engine import ROLE, Exchange, stream, stream_and_hang, token
 from tests.hostile.peers import forward
-from tests.support.core import EU
+from tests.support.core import EU, SECOND
 from tests.support.exchanging import RawOrigin, raw_origin
 from tests.support.gateways import counted, until
 from tests.support.hostile import ENOUGH_S, Besieged, besieged
@@ -34,6 +34,11 @@ from tests.support.hostile import ENOUGH_S, Besieged, besieged
 Status = grpc.StatusCode
 FORWARDS_MAX = 8
 NOBODY = Address("127.0.0.1", 9)
+
+
+@pytest.fixture(autouse=True)
+def one_long_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wasted_frames, "WINDOW_NS", HOUR_NS)
 
 
 @asynccontextmanager
@@ -59,9 +64,9 @@ _REQUEST = asked().SerializeToString()
 _BEGIN = frame(forward=5, request_bytes=len(_REQUEST), request=_REQUEST, credit=1000)
 _FLOOD = WASTED_MAX + FORWARDS_MAX + 1
 WASTED_FEW = 100
-"""Bound per second that replaces the product's: message by message, a busy machine does not send a thousand in one
-second.
-"""
+"""Bound that replaces the product's: a thousand messages, one by one, take a busy machine long."""
+HOUR_NS = 3600 * SECOND
+"""Window that replaces the product's second, so that the machine's speed decides nothing."""
 _FLOOD_OF_FEW = WASTED_FEW + FORWARDS_MAX + 1
 
 
