@@ -40,7 +40,8 @@ async def explained(mesh: Mesh, region: Region, wanted: str) -> Explanation:
 async def shadow_overflow(mesh: Mesh, region: Region) -> list[dict[str, Any]]:
     """Rows of the state's shadow overflow: none before the request that waits is placed."""
     async with mesh.session.get(f"{region.gateway.admin_url}/admin/state") as state:
-        return (await state.json())["shadow_overflow"]
+        rows: list[dict[str, Any]] = (await state.json())["shadow_overflow"]
+        return rows
 
 
 async def decision_of(mesh: Mesh, region: Region) -> str:
