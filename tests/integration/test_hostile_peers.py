@@ -206,7 +206,7 @@ async def test_frames_that_lie_cost_the_peer_its_stream_at_most(
 ) -> None:
     at, peer = on_a_stream.at, on_a_stream.peer
     if case.times > 1:  # However slowly the messages come, they count together.
-        monkeypatch.setattr(wasted_frames, "_SECOND_NS", _HOUR_NS)
+        monkeypatch.setattr(wasted_frames, "WINDOW_NS", _HOUR_NS)
     at.told.clear()
     broken, answered = _streams_broken(at), peer.answered.count
 
