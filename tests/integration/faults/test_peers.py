@@ -455,7 +455,7 @@ WATCHFUL = replace(
     QUICK_PEERING,
     accept_timeout_ns=SECOND,
     keepalive_interval_ns=300 * MS,
-    keepalive_timeout_ns=300 * MS,
+    keepalive_timeout_ns=SECOND,
     silence_max_ns=2 * SECOND,
 )
 
@@ -466,10 +466,10 @@ async def test_a_peer_behind_a_one_way_line_is_left_and_found_again(mesh: Mesh, 
         source, destination = (US, EU) if dead == (US, EU) else (EU, US)
         wan.cut_one_way(source.region, destination.region)
         async with asking(mesh, us) as (client,):
-            await until(lambda: counted(us.gateway, "attempts_total", target="peer", result="failed") == 1)
-            await until(lambda: usable_peers(us.gateway) == 0)
+            await until(lambda: usable_peers(us.gateway) == 0)  # a slow machine notices before it forwards
             await us.become_free()
         assert client.body == STREAM
+        assert counted(us.gateway, "attempts_total", target="peer", result="completed") == 0
         wan.heal(US.region, EU.region)
         await until(lambda: usable_peers(us.gateway) == usable_peers(eu.gateway) == 1)
         await until_at_rest(us.gateway, eu.gateway)
