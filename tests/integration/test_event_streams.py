@@ -22,7 +22,7 @@ from tests.fakes.attached import hello
 from tests.fakes.engine import FakeEngine
 from tests.hostile.event_streams import STORM_CASES, WATCHERS_MAX, StormCase
 from tests.support.controllers import plain_gateway, read_file
-from tests.support.core import MS, US
+from tests.support.core import SECOND, US
 from tests.support.gateways import ask, free_replicas, region_config, until, write_policy
 from tests.support.storms import blowing
 
@@ -34,7 +34,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
     folder = tmp_path_factory.mktemp("storms")
     async with FakeEngine().serving() as engine:
         config = region_config("us-1", US, [engine.url], policy_file=write_policy(folder, US))
-        limits = LimitsConfig(headers_wait_ns=300 * MS, idle_connection_ns=300 * MS)
+        limits = LimitsConfig(headers_wait_ns=2 * SECOND, idle_connection_ns=2 * SECOND)
         async with serve_gateway(replace(config, limits=limits)) as handle:
             await until(lambda: free_replicas(handle) == 1)
             yield handle
