@@ -120,3 +120,13 @@ def test_what_is_broken_is_told_with_who_broke_it(
     broken: Callable[[], list[Violation]], invariant: str, detail: str
 ) -> None:
     assert Violation(invariant, detail) in broken()
+
+
+def test_with_many_requests_what_is_miscounted_is_told_within_a_few_events() -> None:
+    one = desk(replicas=1)
+    for number in range(100):
+        one.ask(f"q{number}")
+    (state,) = one.core.replicas
+    state.in_flight += 1
+    seen = [bool(told(one)) for _ in range(4)]
+    assert sum(seen) == 1, "100 requests are checked after every fourth event"
