@@ -282,6 +282,28 @@ def one_probe_is_enough(
 # Moves of replicas, and their rate
 
 
+@mutant("a gateway that died is up at once", "controller.core.health:GatewayHealth.fall")
+def trusts_the_dead(original: Original, health: GatewayHealth, now_ns: int, config: ControllerConfig) -> None:
+    original(health, now_ns, config)
+    health.was_gone = False
+
+
+@mutant("a gateway that is silent again and again is up at once", "controller.core.health:GatewayHealth.back_at_ns")
+def trusts_who_flaps(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    falls, health.falls = health.falls, min(health.falls, 1)
+    found: int | None = original(health, config)
+    health.falls = falls
+    return found
+
+
+@mutant("a gateway that was silent is up before it answers a probe", "controller.core.health:GatewayHealth.back_at_ns")
+def trusts_who_only_connects(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    was_answered, health.was_answered = health.was_answered, True
+    found: int | None = original(health, config)
+    health.was_answered = was_answered
+    return found
+
+
 @mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
 def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     return health.answers_since_ns
