@@ -94,7 +94,7 @@ ANY = {*GATEWAY_FAULTS, LongFaultKind.CUT}
     ('error event: {"code":"engine_failed_midstream"}', ANY),
     ("TimeoutError: ", ANY),
     ('HTTP 503: {"error":{}}', ANY),
-    ("ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [None]", set()),
+    ("ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [x leads nowhere]", set()),
     ('HTTP 403: {"error":{"type":"residency_error"}}', set()),
     ('HTTP 500: {"error":{"message":"HTTP 503: TimeoutError:"}}', set()),
     ('error event: {"code":"internal_error"}', set()),
@@ -103,6 +103,44 @@ ANY = {*GATEWAY_FAULTS, LongFaultKind.CUT}
 ])  # fmt: skip
 def test_each_kind_of_fault_explains_its_kinds_of_failure(detail: str, explaining: set[LongFaultKind]) -> None:
     assert {each for each in LongFaultKind if not unexplained(failed(51.0, 52.0, detail), [played(each)])} == explaining
+
+
+class TestNamesThatLeadNowhere:
+    """Clients of a region whose only gateway is killed have no other that they may be led to."""
+
+    NAMELESS = failed(
+        51.0, 52.0, "ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [x leads nowhere for clients]"
+    )
+    KILLED = replace(played(LongFaultKind.KILL_GATEWAY), is_only_one=True)
+
+    def test_they_are_explained_while_it_is_away(self) -> None:
+        assert explanation(self.NAMELESS, [self.KILLED]) == self.KILLED
+        last = replace(self.NAMELESS, sent_ns=round(self.KILLED.over_s * 1e9), ended_ns=round(70e9))
+        assert explanation(last, [self.KILLED]) == self.KILLED
+
+    def test_not_before_nor_once_all_is_whole(self) -> None:
+        assert unexplained(replace(self.NAMELESS, sent_ns=round(49e9), ended_ns=round(49.9e9)), [self.KILLED])
+        late_ns = round((self.KILLED.over_s + 0.1) * 1e9)
+        assert unexplained(replace(self.NAMELESS, sent_ns=late_ns, ended_ns=late_ns + 1), [self.KILLED])
+
+    def test_not_where_another_gateway_may_serve_them(self) -> None:
+        assert unexplained(self.NAMELESS, [replace(self.KILLED, is_only_one=False)])
+
+    def test_not_for_clients_of_another_region_wherever_they_were_answered(self) -> None:
+        elsewhere = replace(self.KILLED, region="r2")
+        assert unexplained(self.NAMELESS, [elsewhere])
+        assert unexplained(replace(self.NAMELESS, served_by=RegionName("r2")), [elsewhere])
+
+    @pytest.mark.parametrize("kind", [each for each in LongFaultKind if each is not LongFaultKind.KILL_GATEWAY])
+    def test_not_by_any_other_fault(self, kind: LongFaultKind) -> None:
+        assert unexplained(self.NAMELESS, [replace(played(kind), is_only_one=True)])
+
+    @pytest.mark.parametrize("detail", [
+        "ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [no name server answers for x]",
+        'HTTP 403: {"error":{"message":"leads nowhere"}}',
+    ])  # fmt: skip
+    def test_no_other_failure_is(self, detail: str) -> None:
+        assert unexplained(replace(self.NAMELESS, detail=detail), [self.KILLED])
 
 
 def test_a_request_without_an_end_is_never_explained() -> None:
