@@ -51,7 +51,8 @@ class GatewayHealth:
         self.is_proven_gone = False
         """The gateway is known to be gone rather than merely silent; cleared when it answers."""
         self.was_gone = False
-        """The gateway has been proven gone since it was last up: it began anew, and was not merely silent."""
+        """A probe was refused since the gateway was last up and answered one: its process has ended, and another one
+        comes back."""
         self.known_since_ns = now_ns
         self.lost_ns: int | None = now_ns
         """Time at which the stream was last lost, at first the time of registration; None while the stream is open."""
@@ -89,6 +90,9 @@ class GatewayHealth:
 
     def probe(self, healthy: bool, detail: str, now_ns: int, *, was_refused: bool = False) -> None:
         self.was_answered, self.was_refused = healthy, was_refused
+        self.was_gone |= was_refused
+        if healthy and self.condition is Condition.UP:
+            self.was_gone = False
         if healthy:
             self.probe_failures = 0
             self.is_proven_gone = False
@@ -112,7 +116,6 @@ class GatewayHealth:
         if self.probe_failures >= config.probe_failures_min:
             said = [self.said_by[witness] for witness in witnesses if witness in self.said_by]
             self.is_proven_gone = bool(said) and all(each.is_broken for each in said)
-            self.was_gone |= self.is_proven_gone
 
     def silent_at_ns(self, config: ControllerConfig, witnesses: Collection[GatewayId], others: int) -> int | None:
         """Time from which the gateway is to be called down as things stand; None while its stream is open or too few
@@ -148,11 +151,11 @@ class GatewayHealth:
         """Mark the gateway as down."""
         was_steady = self.up_since_ns is not None and now_ns - self.up_since_ns >= config.steady_after_ns
         self.falls = 1 if was_steady else min(self.falls + 1, 32)
-        self.was_gone = self.is_proven_gone
         self.up_since_ns = None
         self.condition = Condition.DOWN
 
     def rise(self, now_ns: int) -> None:
         """Mark the gateway as up."""
+        self.was_gone = False
         self.up_since_ns = now_ns
         self.condition = Condition.UP

@@ -72,7 +72,7 @@ class _Seen:
     is_gone: bool = False
     """True if its host refused probes and each connected peer lost it too; until it is heard from again."""
     was_gone: bool = False
-    """True if it was gone at any time since it was last up."""
+    """True if a probe was refused since it was last up and answered one."""
     well_since_ns: int | None = None
     """Time since which its stream has been open and no probe has failed; None while that is not so."""
     up_since_ns: int | None = None
@@ -354,7 +354,6 @@ class ControlWatch:
         self._take_in(event, clock_ns)
         for seen in self._mind.seen.values():
             seen.is_gone = not seen.is_connected and (seen.is_gone or self._is_gone(seen))
-            seen.was_gone |= seen.is_gone
         for effect in effects:
             match effect:
                 case ordered.TellFrozen():
@@ -380,7 +379,7 @@ class ControlWatch:
                 self._mind.registered(event)
                 for gateway_id in self._mind.gateways:
                     was_down = gateway_id in self._mind.restored_down
-                    fresh = _Seen(Condition.DOWN, is_gone=True, falls=1) if was_down else _Seen()
+                    fresh = _Seen(Condition.DOWN, is_gone=True, was_gone=True, falls=1) if was_down else _Seen()
                     self._mind.seen.setdefault(gateway_id, fresh)
                 self._mind.restored_down = frozenset()
             case news.GatewayConnected():
@@ -399,6 +398,8 @@ class ControlWatch:
                 seen = self._mind.seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
                 seen.was_answered, seen.was_refused = event.healthy, event.was_refused
+                is_well = event.healthy and seen.condition is Condition.UP
+                seen.was_gone = not is_well and (seen.was_gone or event.was_refused)
                 seen.is_gone &= not event.healthy
                 if not event.healthy:
                     seen.well_since_ns = None
@@ -430,12 +431,12 @@ class ControlWatch:
         if told.condition is Condition.UP:
             if before is not Condition.UNKNOWN:
                 self._check_return(told.gateway_id, seen, clock_ns)
-            seen.up_since_ns = clock_ns
+            seen.up_since_ns, seen.was_gone = clock_ns, False
 
     def _note_fall(self, seen: _Seen, clock_ns: int) -> None:
         was_steady = seen.up_since_ns is not None and clock_ns - seen.up_since_ns >= self._config.steady_after_ns
         seen.falls = 1 if was_steady else seen.falls + 1
-        seen.was_gone, seen.up_since_ns = seen.is_gone, None
+        seen.up_since_ns = None
 
     def _check_return(self, gateway_id: GatewayId, seen: _Seen, clock_ns: int) -> None:
         """Check that a gateway is up only after it was watched, twice as long with each fall that is remembered. One

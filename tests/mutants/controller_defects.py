@@ -282,10 +282,12 @@ def one_probe_is_enough(
 # Moves of replicas, and their rate
 
 
-@mutant("a gateway that died is up at once", "controller.core.health:GatewayHealth.fall")
-def trusts_the_dead(original: Original, health: GatewayHealth, now_ns: int, config: ControllerConfig) -> None:
-    original(health, now_ns, config)
-    health.was_gone = False
+@mutant("a gateway that died is up at once", "controller.core.health:GatewayHealth.back_at_ns")
+def trusts_the_dead(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    was_gone, health.was_gone = health.was_gone, False
+    found: int | None = original(health, config)
+    health.was_gone = was_gone
+    return found
 
 
 @mutant("a gateway that is silent again and again is up at once", "controller.core.health:GatewayHealth.back_at_ns")

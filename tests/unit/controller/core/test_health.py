@@ -10,15 +10,14 @@ CONFIG = ControllerConfig()
 SELF, PEER = GatewayId("self"), GatewayId("peer")
 
 
-def lost(at_ns: int = 0, *, is_proven_gone: bool = False) -> GatewayHealth:
+def lost(at_ns: int = 0, *, was_refused: bool = False) -> GatewayHealth:
     """Health of a gateway that was up, whose stream broke, and whose probes have all failed since."""
     health = GatewayHealth(0)
     health.connect(0)
     health.rise(0)
     health.disconnect("reset", at_ns)
     for _ in range(CONFIG.probe_failures_min):
-        health.probe(False, "refused", at_ns)
-    health.is_proven_gone = is_proven_gone
+        health.probe(False, "no answer", at_ns, was_refused=was_refused)
     return health
 
 
@@ -98,15 +97,22 @@ class TestReturn:
         health.probe(True, "", 4)
         assert health.back_at_ns(CONFIG) == 4
 
-    def test_not_at_once_where_it_is_proven_gone_only_after_its_fall(self) -> None:
+    def test_not_at_once_where_it_refused_a_probe_after_its_fall(self) -> None:
         health = lost()
         health.fall(1, CONFIG)
         health.probe(False, "refused", 2, was_refused=True)
-        health.said_by[PEER] = HeardPeer(SELF, 1, is_broken=True)
-        health.look_for_proof(CONFIG, [PEER])
         health.probe(True, "", 3)
         health.connect(3)
         assert health.back_at_ns(CONFIG) == 3 + CONFIG.return_after_ns
+
+    def test_at_once_where_it_refused_a_probe_and_answered_one_while_it_was_still_up(self) -> None:
+        health = lost()
+        health.probe(False, "refused", 1, was_refused=True)
+        health.probe(True, "", 2)
+        health.fall(3, CONFIG)
+        health.connect(4)
+        health.probe(True, "", 5)
+        assert health.back_at_ns(CONFIG) == 4
 
     def test_not_at_once_where_it_was_down_when_the_controller_began_which_is_a_fall_as_well(self) -> None:
         health = GatewayHealth(0)
@@ -122,7 +128,7 @@ class TestReturn:
         assert health.back_at_ns(CONFIG) == 5 + 2 * CONFIG.return_after_ns
 
     def test_not_without_stream_and_probes_both(self) -> None:
-        health = lost(is_proven_gone=True)
+        health = lost(was_refused=True)
         health.fall(1, CONFIG)
         health.probe(True, "", 2)
         assert health.back_at_ns(CONFIG) is None
