@@ -175,7 +175,7 @@ def explanation(record: RequestReport, played: Iterable[LongFaultPlayed]) -> Lon
     """Fault that explains the failed request: the latest that began before its end, among those that cause its kind of
     failure, struck its client's region or the one that answered, and lasted at any moment of it. A name that leads
     nowhere is explained only where the one gateway is killed that the policy of the client's region admits, and only
-    until the name leads there again, which is when all is whole: no such answer is cached."""
+    until all is whole, which is some seconds after the name leads there again: no such answer is cached."""
     failure = failure_of(record)
     open_at = [each for each in played if each.began_s <= record.ended_ns / _SECOND_NS]
     is_explaining = _leaves_nameless if failure is ClientFailure.NAMELESS else partial(_explains, failure)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import aiohttp
 import pytest
 
 from gateway.core.vocabulary import RegionName
+from loadgen.names import NameAnswer, NameResolver
 from loadgen.report import RequestReport
 from loadgen.studies.long.faults import (
     RETURN_S,
@@ -22,6 +24,7 @@ from loadgen.studies.long.faults import (
     unexplained,
 )
 from loadgen.vocabulary import RequestEnd
+from mesh.clock import Clock
 
 GATEWAYS, ENGINES, REGIONS = ("g1", "g2", "g3"), ("e1", "e2"), ("r1", "r2", "r3")
 HERE = RegionName("r1")
@@ -134,6 +137,18 @@ class TestNamesThatLeadNowhere:
     @pytest.mark.parametrize("kind", [each for each in LongFaultKind if each is not LongFaultKind.KILL_GATEWAY])
     def test_not_by_any_other_fault(self, kind: LongFaultKind) -> None:
         assert unexplained(self.NAMELESS, [replace(played(kind), is_only_one=True)])
+
+    async def test_what_a_client_says_of_a_name_without_addresses_is(self) -> None:
+        class Nameless(NameResolver):
+            async def ask(self, name: str) -> NameAnswer:
+                return NameAnswer((), 0, f"NXDOMAIN: {name}")
+
+        connector = aiohttp.TCPConnector(resolver=Nameless([], "198.51.100.0/24", Clock()))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            with pytest.raises(aiohttp.ClientError) as caught:
+                await session.get("http://mesh.example/")
+        told = f"{type(caught.value).__name__}: {caught.value}"
+        assert not unexplained(replace(self.NAMELESS, detail=told), [self.KILLED])
 
     @pytest.mark.parametrize("detail", [
         "ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [no name server answers for x]",
