@@ -46,13 +46,13 @@ class NameResolver(AbstractResolver):
 
     async def addresses(self, name: str) -> tuple[str, ...]:
         """Addresses in the order in which to try them. Raises OSError if no server answers, or the answer has no
-        address."""
+        address; aiohttp tells clients the reason."""
         kept, until_ns = self._kept.get(name, (None, 0))
         if kept is None or self.clock.now_ns() >= until_ns:
             kept = await self.ask(name)
             self._kept[name] = kept, self.clock.now_ns() + kept.ttl_s * _SECOND_NS
         if not kept.addresses:
-            raise OSError(f"{name} leads nowhere for clients in {self.network}: {kept.why}")
+            raise socket.gaierror(socket.EAI_NONAME, f"{name} leads nowhere for clients in {self.network}: {kept.why}")
         return kept.addresses
 
     async def ask(self, name: str) -> NameAnswer:
@@ -66,7 +66,7 @@ class NameResolver(AbstractResolver):
             records = [each for each in response.answer if each.rdtype == dns.rdatatype.A]
             told = tuple(item.to_text() for each in records for item in each)
             return NameAnswer(told, min((each.ttl for each in records), default=0), "" if told else _words_of(response))
-        raise OSError(f"no name server answers for {name}")
+        raise socket.gaierror(socket.EAI_AGAIN, f"no name server answers for {name}")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET

@@ -34,6 +34,8 @@ class GatewayHealth:
         "probe_failures",
         "said_by",
         "up_since_ns",
+        "was_answered",
+        "was_gone",
         "was_refused",
     )
 
@@ -42,10 +44,15 @@ class GatewayHealth:
         self.connected = False
         self.detail = "not heard of yet"
         self.probe_failures = 0
+        self.was_answered = False
+        """The gateway answered the last probe."""
         self.was_refused = False
         """The gateway's host refused the last probe."""
         self.is_proven_gone = False
         """The gateway is known to be gone rather than merely silent; cleared when it answers."""
+        self.was_gone = False
+        """A probe was refused since the gateway was last up and answered one: its process has ended, and another one
+        comes back."""
         self.known_since_ns = now_ns
         self.lost_ns: int | None = now_ns
         """Time at which the stream was last lost, at first the time of registration; None while the stream is open."""
@@ -58,10 +65,11 @@ class GatewayHealth:
         """Last report of each peer on this gateway."""
 
     def restore_down(self) -> None:
-        """Mark the gateway as down since before the controller began, and as proven gone: it does not count towards a
-        freeze."""
+        """Mark the gateway as down since before the controller began, once, and as proven gone: it does not count
+        towards a freeze."""
         self.condition = Condition.DOWN
-        self.is_proven_gone = True
+        self.falls = 1
+        self.is_proven_gone = self.was_gone = True
         self.detail = "it was down when the controller began"
 
     # Observations
@@ -81,7 +89,10 @@ class GatewayHealth:
         self.answers_since_ns = None
 
     def probe(self, healthy: bool, detail: str, now_ns: int, *, was_refused: bool = False) -> None:
-        self.was_refused = was_refused
+        self.was_answered, self.was_refused = healthy, was_refused
+        self.was_gone |= was_refused
+        if healthy and self.condition is Condition.UP:
+            self.was_gone = False
         if healthy:
             self.probe_failures = 0
             self.is_proven_gone = False
@@ -125,10 +136,13 @@ class GatewayHealth:
         return silent_ns
 
     def back_at_ns(self, config: ControllerConfig) -> int | None:
-        """Time from which the gateway counts as up again as things stand; None while it does not answer."""
+        """Time from which the gateway counts as up again as things stand; None while it does not answer. One that was
+        merely silent, for the first time, has most likely served its clients all along: it is up as soon as its stream
+        is open and it has answered a probe."""
         if self.answers_since_ns is None:
             return None
-        if self.condition is Condition.UNKNOWN:
+        is_first_silence = self.falls == 1 and not self.was_gone
+        if self.condition is Condition.UNKNOWN or (is_first_silence and self.was_answered):
             return self.answers_since_ns
         wait_ns = min(config.return_after_ns << max(0, self.falls - 1), config.return_after_max_ns)
         return self.answers_since_ns + wait_ns
@@ -142,5 +156,6 @@ class GatewayHealth:
 
     def rise(self, now_ns: int) -> None:
         """Mark the gateway as up."""
+        self.was_gone = False
         self.up_since_ns = now_ns
         self.condition = Condition.UP

@@ -66,7 +66,8 @@ class Condition(Word):
     UP = "up"
     DOWN = "down"
     RETURNING = "returning"
-    """Gateway that answers again after it was down; it is watched for a while before it gets replicas back."""
+    """Gateway whose stream is open again after it was down; it is watched for a while before it gets replicas back,
+    unless it was merely silent, for the first time, and answers a probe."""
 
 
 class HeardPeer(Struct, frozen=True):

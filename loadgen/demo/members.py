@@ -1,5 +1,5 @@
-"""Gateways of the demo as processes that can be killed and restarted, and functions that wait until processes are
-ready."""
+"""Processes of the demo that can be killed and restarted, gateways above all, and functions that wait until processes
+are ready."""
 
 from __future__ import annotations
 
@@ -20,25 +20,21 @@ _ANSWER_S = 2.0
 NewSession = Callable[[], aiohttp.ClientSession]
 
 
-class Member:
-    """One gateway of a running mesh."""
+class RestartedProcess:
+    """One process of a running mesh."""
 
     def __init__(
         self,
-        seat: Seat,
         start: Callable[[], AbstractAsyncContextManager[Child]],
+        ready_url: str,
         stack: AsyncExitStack,
         new_session: NewSession = aiohttp.ClientSession,
     ) -> None:
-        """Describe the gateway; a process that is started later stops when `stack` closes. `new_session` makes sessions
-        that reach its admin address."""
-        self.gateway_id: GatewayId = seat.gateway_id
-        self.region: RegionName = seat.region.name
-        self.host = seat.ports.host
-        self.url = url_at(seat.ports.http, seat.ports.host)
-        self.admin = url_at(seat.ports.admin, seat.ports.admin_host)
+        """Describe the process: `ready_url` answers 200 once it is ready, and what is started stops when `stack`
+        closes. `new_session` makes sessions that reach its addresses."""
         self.new_session = new_session
         self._start = start
+        self._ready_url = ready_url
         self._stack = stack
         self._child: Child | None = None
 
@@ -48,11 +44,30 @@ class Member:
         return self._child
 
     async def start(self) -> None:
-        """Start the gateway; also restarts it after it was killed."""
+        """Start the process; also restarts it after it was killed."""
         self._child = await self._stack.enter_async_context(self._start())
 
     async def until_ready(self) -> None:
-        await until_ready(self.child, [f"{self.admin}/ready"], self.new_session)
+        """Wait until the process is ready. Raises DemoFailure on time-out."""
+        await until_ready(self.child, [self._ready_url], self.new_session)
+
+
+class Member(RestartedProcess):
+    """One gateway of a running mesh."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        start: Callable[[], AbstractAsyncContextManager[Child]],
+        stack: AsyncExitStack,
+        new_session: NewSession = aiohttp.ClientSession,
+    ) -> None:
+        self.gateway_id: GatewayId = seat.gateway_id
+        self.region: RegionName = seat.region.name
+        self.host = seat.ports.host
+        self.url = url_at(seat.ports.http, seat.ports.host)
+        self.admin = url_at(seat.ports.admin, seat.ports.admin_host)
+        super().__init__(start, f"{self.admin}/ready", stack, new_session)
 
     async def state(self, session: aiohttp.ClientSession) -> dict[str, Any] | None:
         """State reported by the gateway's admin API; None while it does not answer."""

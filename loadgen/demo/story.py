@@ -86,7 +86,7 @@ def _intro(scenario: DemoScenario, round_trips: RoundTripTable) -> str:
         f"{len(scenario.regions)} regions on this machine, each a gateway in its own process; clients: {regions}.",
         f"{engines} emulated engines ({scenario.preset}, {slots} slots each). Round trips: {distances}.",
         *(f"Of those in {name}, {readers} read prompts for the others." for name, readers in _readers(scenario)),
-        *(f"By its policy, what arrives in {name} stays there." for name in _closed_regions(scenario)),
+        *(f"By its policy, what arrives in {name} stays there." for name in closed_regions(scenario)),
         f"The same load goes out twice, {scenario.load_s:.0f} s each: {MESH_RUN} forwards overflow to other regions, "
         f"{ALONE_RUN} does not. {_about_death(scenario)}",
     ]
@@ -110,7 +110,7 @@ def _policies(scenario: DemoScenario) -> dict[RegionName, ResidencyPolicy]:
     return {region.name: load_policy(region.policy_file) for region in scenario.regions}
 
 
-def _closed_regions(scenario: DemoScenario) -> list[RegionName]:
+def closed_regions(scenario: DemoScenario) -> list[RegionName]:
     """Regions of the demo that may not forward to any other region."""
     policies = _policies(scenario)
     places = [region.place for region in scenario.regions]

@@ -22,5 +22,13 @@ def listed(words: Sequence[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def between(numbers: Sequence[float]) -> str:
+    """The least and the greatest number with one decimal, as "0.9–2.1"; one number if both read alike."""
+    if not numbers:
+        return NOTHING
+    least, greatest = f"{min(numbers):.1f}", f"{max(numbers):.1f}"
+    return least if least == greatest else f"{least}–{greatest}"
+
+
 def bullets(lines: Sequence[str]) -> str:
     return "\n".join(f"- {line}" for line in lines) + "\n"

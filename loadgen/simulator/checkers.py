@@ -773,6 +773,8 @@ class InvariantWatch:
             self._expect(
                 "no request is refused that a target may serve", not self._may_serve(view, event.profile), where
             )
+            is_away = event.profile.model in view.away
+            self._expect("no request is refused by policy whose replicas may come home", not is_away, where)
         elif Outcome.REJECTED_TOO_LONG in ends:
             self._expect(
                 "no request that fits is refused as too long", not self._fits_somewhere(view, event.profile), where

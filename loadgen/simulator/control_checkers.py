@@ -66,10 +66,18 @@ class _Seen:
     condition: Condition = Condition.UNKNOWN
     is_connected: bool = False
     failures: int = 0
+    was_answered: bool = False
+    """True if it answered the last probe."""
     was_refused: bool = False
     is_gone: bool = False
-    """True if its host refused a probe and a connected peer lost it too; until it is heard from again."""
-    last_bad_ns: int | None = None
+    """True if its host refused probes and each connected peer lost it too; until it is heard from again."""
+    was_gone: bool = False
+    """True if a probe was refused since it was last up and answered one."""
+    well_since_ns: int | None = None
+    """Time since which its stream has been open and no probe has failed; None while that is not so."""
+    up_since_ns: int | None = None
+    falls: int = 0
+    """Times that it was called down since it was last up for `steady_after`, before a fall."""
     lost_ns: int | None = None
     """Time at which its stream was lost; None while it is open, or if there never was one."""
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
@@ -371,26 +379,32 @@ class ControlWatch:
                 self._mind.registered(event)
                 for gateway_id in self._mind.gateways:
                     was_down = gateway_id in self._mind.restored_down
-                    fresh = _Seen(Condition.DOWN, is_gone=True) if was_down else _Seen()
+                    fresh = _Seen(Condition.DOWN, is_gone=True, was_gone=True, falls=1) if was_down else _Seen()
                     self._mind.seen.setdefault(gateway_id, fresh)
                 self._mind.restored_down = frozenset()
             case news.GatewayConnected():
                 seen = self._mind.seen[event.gateway_id]
                 seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
+                if seen.well_since_ns is None:
+                    seen.well_since_ns = clock_ns
                 for pair in [each for each in self._mind.refused_ns if each[0] == event.gateway_id]:
                     del self._mind.refused_ns[pair]
                 if not any(each.lost_ns is not None for each in self._mind.seen.values()):
                     self._mind.is_loss_believed = False
             case news.GatewayDisconnected():
                 seen = self._mind.seen[event.gateway_id]
-                seen.is_connected, seen.last_bad_ns, seen.lost_ns = False, clock_ns, clock_ns
+                seen.is_connected, seen.well_since_ns, seen.lost_ns = False, None, clock_ns
             case news.GatewayProbed():
                 seen = self._mind.seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
-                seen.was_refused = event.was_refused
+                seen.was_answered, seen.was_refused = event.healthy, event.was_refused
+                is_well = event.healthy and seen.condition is Condition.UP
+                seen.was_gone = not is_well and (seen.was_gone or event.was_refused)
                 seen.is_gone &= not event.healthy
                 if not event.healthy:
-                    seen.last_bad_ns = clock_ns
+                    seen.well_since_ns = None
+                elif seen.is_connected and seen.well_since_ns is None:
+                    seen.well_since_ns = clock_ns
             case news.PeersHeard():
                 for said in event.peers:
                     if said.gateway_id in self._mind.seen:
@@ -413,10 +427,26 @@ class ControlWatch:
             self._expect("no gateway that a peer hears is called down", not witnesses, told.gateway_id)
             self._expect("no gateway is called down while frozen", not self._mind.frozen, told.gateway_id)
             self._expect("no gateway is called down when most are missing at once", is_sure, told.gateway_id)
-        if told.condition is Condition.UP and before is not Condition.UNKNOWN:
-            since_ns = None if seen.last_bad_ns is None else clock_ns - seen.last_bad_ns
-            is_watched = since_ns is None or since_ns >= self._config.return_after_ns
-            self._expect("who returns is watched for a while", is_watched, f"{told.gateway_id}: {since_ns}")
+            self._note_fall(seen, clock_ns)
+        if told.condition is Condition.UP:
+            if before is not Condition.UNKNOWN:
+                self._check_return(told.gateway_id, seen, clock_ns)
+            seen.up_since_ns, seen.was_gone = clock_ns, False
+
+    def _note_fall(self, seen: _Seen, clock_ns: int) -> None:
+        was_steady = seen.up_since_ns is not None and clock_ns - seen.up_since_ns >= self._config.steady_after_ns
+        seen.falls = 1 if was_steady else seen.falls + 1
+        seen.up_since_ns = None
+
+    def _check_return(self, gateway_id: GatewayId, seen: _Seen, clock_ns: int) -> None:
+        """Check that a gateway is up only after it was watched, twice as long with each fall that is remembered. One
+        that was never gone, and is not known to have fallen before, needs no more than to answer a probe."""
+        well_ns = -1 if seen.well_since_ns is None else clock_ns - seen.well_since_ns
+        wait_ns = min(self._config.return_after_ns << min(seen.falls - 1, 32), self._config.return_after_max_ns)
+        if seen.falls == 1 and not seen.was_gone and seen.was_answered:
+            wait_ns = 0
+        detail = f"{gateway_id}: {well_ns} of {wait_ns} ns"
+        self._expect("who returns is watched, but for one that was silent once", well_ns >= wait_ns, detail)
 
     def _note_frozen(self, reason: str, clock_ns: int) -> None:
         if not reason and clock_ns - self._mind.frozen_since_ns >= self._config.freeze_max_ns:
@@ -438,8 +468,9 @@ class ControlWatch:
         return len(self._mind.seen) > 1 and len(missing) > heard  # a lone gateway cannot be compared with others
 
     def _is_gone(self, seen: _Seen) -> bool:
+        said = list(self._witnesses_of(seen))
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
-        return is_refused and any(said.is_broken for said in self._witnesses_of(seen))
+        return is_refused and bool(said) and all(each.is_broken for each in said)
 
     def _witnesses_of(self, seen: _Seen) -> Iterable[HeardPeer]:
         return (

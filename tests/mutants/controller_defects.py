@@ -20,7 +20,7 @@ from controller.core.health import GatewayHealth
 from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.kernel.residency import Verdict
-from gateway.core.vocabulary import ControlVersion, GatewayId, PoolSpec, ReplicaId
+from gateway.core.vocabulary import ControlVersion, GatewayId, Outcome, PoolSpec, ReplicaId
 from gateway.features.disaggregated.handing_over import travelling, with_arrived
 from loadgen.simulator.attachments import SimAttachment, served
 from loadgen.simulator.chaos import ChaosKind
@@ -282,6 +282,30 @@ def one_probe_is_enough(
 # Moves of replicas, and their rate
 
 
+@mutant("a gateway that died is up at once", "controller.core.health:GatewayHealth.back_at_ns")
+def trusts_the_dead(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    was_gone, health.was_gone = health.was_gone, False
+    found: int | None = original(health, config)
+    health.was_gone = was_gone
+    return found
+
+
+@mutant("a gateway that is silent again and again is up at once", "controller.core.health:GatewayHealth.back_at_ns")
+def trusts_who_flaps(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    falls, health.falls = health.falls, min(health.falls, 1)
+    found: int | None = original(health, config)
+    health.falls = falls
+    return found
+
+
+@mutant("a gateway that was silent is up before it answers a probe", "controller.core.health:GatewayHealth.back_at_ns")
+def trusts_who_only_connects(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+    was_answered, health.was_answered = health.was_answered, True
+    found: int | None = original(health, config)
+    health.was_answered = was_answered
+    return found
+
+
 @mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
 def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     return health.answers_since_ns
@@ -297,6 +321,16 @@ def moves_all_at_once(original: Original, assigner: Assigner, waiting: Any, now_
 @mutant("nothing ever comes home", "controller.core.assignment:Assigner._step")
 def nothing_comes_home(original: Original, assigner: Assigner, waiting: Any, now_ns: int) -> Any:
     return {}
+
+
+@mutant(
+    "a request is refused by policy while another gateway has the replicas of its region",
+    "gateway.core.kernel.feasibility:_why_no_target",
+)
+def blames_the_policy(original: Original, core: Any, profile: Any, request_class: Any, stamp: Any) -> Any:
+    if core.is_awaited(request_class.model):
+        return Outcome.REJECTED_RESIDENCY_PROCESSING, "only in forbidden places"
+    return original(core, profile, request_class, stamp)
 
 
 @mutant("any gateway may adopt, whatever the home's policy says", "controller.core.adoption:may_accept")

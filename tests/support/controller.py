@@ -81,12 +81,19 @@ class Told:
         self.tell(events.PeersHeard(GatewayId(by), (said,)))
 
     def kill(self, name: str) -> None:
-        """Kill a process: its connections to the controller and to its peers break."""
+        """Kill a process: its connections to the controller and to its peers break, and its host refuses new ones."""
+        self._lose(name, was_refused=True)
+
+    def cut_off(self, name: str) -> None:
+        """Cut a host off: its connections break, and it does not answer."""
+        self._lose(name, was_refused=False)
+
+    def _lose(self, name: str, *, was_refused: bool) -> None:
         self.disconnect(name)
         for other, health in list(self.core.health.items()):
             if health.connected and other != name:
                 self.heard(other, name, is_broken=True)
-        self.probe(name, times=self.core.config.probe_failures_min)
+        self.probe(name, times=self.core.config.probe_failures_min, was_refused=was_refused)
 
     def wait(self, duration_ns: int) -> None:
         """Let time pass, waking the core whenever it asks for it."""

@@ -67,6 +67,8 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
             Outcome.REJECTED_TOO_LONG,
             f"gateways that serve the model take no request of so many tokens: {request.last_failure}",
         )
+    if request.barred_at and request_class.pinned is None and core.is_awaited(request_class.model):
+        return Outcome.REJECTED_QUEUE_FULL, _ours_are_away(request_class.model)
     if request.barred_at:
         return (
             Outcome.REJECTED_RESIDENCY_PROCESSING,
@@ -108,7 +110,8 @@ def _why_no_target(
     core: GatewayState, profile: RequestProfile, request_class: RequestClass, stamp: ResidencyStamp | None
 ) -> Refusal | None:
     """Reason by residency, overflow or unknown model. `stamp`: for a forward, which is judged by its origin's rule.
-    None: the end of a stop would let the request go, or another gateway has the model for now."""
+    None: the end of a stop would let the request go, or another gateway has the model for now. Where policy forbids
+    that gateway, clients may retry: this gateway's replicas may come back."""
     model, rule = request_class.model, request_class.rule
     forbidden: dict[Place, str] = {}
     for place in _places_serving(core, model):
@@ -118,17 +121,22 @@ def _why_no_target(
     for slot in slots_of(core.replicas.groups.closed_to(model, rule, request_class.origin)):
         forbidden.setdefault(core.replicas.at(slot).spec.place, _closed_to(request_class.origin))
     allowed_peers = core.peers.eligible(model, rule)
-    if allowed_peers and core.policy.closed_reason:
-        return Outcome.REJECTED_RESIDENCY_PROCESSING, f"closed: nothing is forwarded ({core.policy.closed_reason})"
-    if allowed_peers and core.forwarding_stop is not None:
+    is_closed = bool(allowed_peers and core.policy.closed_reason)
+    if allowed_peers and core.forwarding_stop is not None and not is_closed:
         return None
+    if core.is_awaited(model):
+        return (Outcome.REJECTED_QUEUE_FULL, _ours_are_away(model)) if is_closed or forbidden else None
+    if is_closed:
+        return Outcome.REJECTED_RESIDENCY_PROCESSING, f"closed: nothing is forwarded ({core.policy.closed_reason})"
     if forbidden:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, _only_in_forbidden(model, forbidden)
-    if core.is_awaited(model):
-        return None
     if allowed_peers and core.config.placement.overflow_of(model) is not OverflowMode.ON:
         return Outcome.REJECTED_UNKNOWN_MODEL, f"the model `{model}` is not served here, and nothing leaves the region"
     return _does_not_exist(model)
+
+
+def _ours_are_away(model: ModelName) -> str:
+    return f"this gateway's replicas of `{model}` are away for now"
 
 
 def _only_handed_over(core: GatewayState, request_class: RequestClass) -> Refusal | None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from loadgen.report import RequestReport
@@ -47,6 +48,7 @@ class ClientFailure(StrEnum):
     BROKEN = "broken stream"
     TIMED_OUT = "time-out"
     UNAVAILABLE = "HTTP 503"
+    NAMELESS = "name that leads nowhere"
 
 
 _LASTS_S = {
@@ -66,6 +68,8 @@ EXPLAINS: Mapping[LongFaultKind, frozenset[ClientFailure]] = {
 }
 """Failures that each kind of fault causes. Whatever an engine or the controller does, gateways carry on; a halted
 gateway's host still accepts connections, and no client is behind a link that is cut."""
+_NAMELESS = ("ClientConnectorDNSError:", "leads nowhere")
+"""Beginning of the detail, and words in it."""
 _BEGINNINGS = {
     "ClientConnectorError:": ClientFailure.REFUSED,
     "ClientOSError:": ClientFailure.RESET,
@@ -107,6 +111,8 @@ class LongFaultPlayed:
     which the wait for that ended."""
     region: str = ""
     """Region whose gateway or links were struck; empty for an engine and the controller."""
+    is_only_one: bool = False
+    """True if the region has one gateway, and its policy admits none elsewhere for its clients."""
     is_whole: bool = True
     """False if all was not whole when the wait ended."""
 
@@ -159,23 +165,32 @@ def failure_of(record: RequestReport) -> ClientFailure | None:
         return None
     if record.detail.startswith("error event:") and "engine_failed_midstream" in record.detail:
         return ClientFailure.BROKEN
+    beginning, words = _NAMELESS
+    if record.detail.startswith(beginning) and words in record.detail:
+        return ClientFailure.NAMELESS
     return next((kind for begin, kind in _BEGINNINGS.items() if record.detail.startswith(begin)), None)
 
 
 def explanation(record: RequestReport, played: Iterable[LongFaultPlayed]) -> LongFaultPlayed | None:
     """Fault that explains the failed request: the latest that began before its end, among those that cause its kind of
-    failure, struck its client's region or the one that answered, and lasted at any moment of it."""
+    failure, struck its client's region or the one that answered, and lasted at any moment of it. A name that leads
+    nowhere is explained only where the one gateway is killed that the policy of the client's region admits, and only
+    until all is whole, which is some seconds after the name leads there again: no such answer is cached."""
     failure = failure_of(record)
-    sent_s, ended_s = record.sent_ns / _SECOND_NS, record.ended_ns / _SECOND_NS
-    explaining = [
-        each
-        for each in played
-        if failure in EXPLAINS.get(each.fault.kind, ())
-        and each.region in (record.client_region, record.served_by)
-        and sent_s <= each.over_s + NAMED_S
-        and each.began_s <= ended_s
-    ]
-    return max(explaining, key=lambda each: each.began_s, default=None)
+    open_at = [each for each in played if each.began_s <= record.ended_ns / _SECOND_NS]
+    is_explaining = _leaves_nameless if failure is ClientFailure.NAMELESS else partial(_explains, failure)
+    return max((each for each in open_at if is_explaining(record, each)), key=lambda each: each.began_s, default=None)
+
+
+def _explains(failure: ClientFailure | None, record: RequestReport, played: LongFaultPlayed) -> bool:
+    is_struck = played.region in (record.client_region, record.served_by)
+    is_soon = record.sent_ns / _SECOND_NS <= played.over_s + NAMED_S
+    return is_struck and is_soon and failure in EXPLAINS.get(played.fault.kind, ())
+
+
+def _leaves_nameless(record: RequestReport, played: LongFaultPlayed) -> bool:
+    is_killed = played.fault.kind is LongFaultKind.KILL_GATEWAY and played.is_only_one
+    return is_killed and played.region == record.client_region and record.sent_ns / _SECOND_NS <= played.over_s
 
 
 def unexplained(record: RequestReport, played: Iterable[LongFaultPlayed]) -> bool:

@@ -5,17 +5,16 @@ started again, and with links between regions that can be cut. It sends no load.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from gateway.core.kernel.config import OverflowMode
 from gateway.core.vocabulary import RegionName
 from loadgen.demo.layout import Layout, Seat, lay_out, make_certificates, url_at
-from loadgen.demo.members import Member, until_attached, until_met, until_ready
+from loadgen.demo.members import Member, RestartedProcess, until_attached, until_met
 from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.processes import Child, DemoFailure, running_child
 from loadgen.demo.region_files import CONTROLLER, ZONE, Controlled, controller_file, region_file
@@ -24,54 +23,19 @@ from loadgen.round_trips import read_round_trips
 from loadgen.wan import Wan
 
 
-class Mortal(Protocol):
-    """Process that may be killed and started again."""
-
-    @property
-    def child(self) -> Child: ...
-
-    async def start(self) -> None: ...
-
-    async def until_ready(self) -> None: ...
-
-
-class RestartedProcess:
-    """An engine, or the controller."""
-
-    def __init__(
-        self, start: Callable[[], AbstractAsyncContextManager[Child]], url: str, stack: AsyncExitStack
-    ) -> None:
-        """`url` answers 200 once the process is ready; the last one is stopped when `stack` closes."""
-        self._start = start
-        self._url = url
-        self._stack = stack
-        self._child: Child | None = None
-
-    @property
-    def child(self) -> Child:
-        assert self._child is not None, "it was started"
-        return self._child
-
-    async def start(self) -> None:
-        self._child = await self._stack.enter_async_context(self._start())
-
-    async def until_ready(self) -> None:
-        await until_ready(self.child, [self._url])
-
-
 @dataclass(frozen=True, slots=True)
 class LongMesh:
     """The running regions. Names of processes are those of the page."""
 
     gateways: Mapping[str, Member]
-    engines: Mapping[str, Mortal]
-    controller: Mortal
+    engines: Mapping[str, RestartedProcess]
+    controller: RestartedProcess
     admin: str
     """URL of the controller's admin API."""
     name: NamedMesh
     wan: Wan
 
-    async def becomes_whole(self, process: Mortal | None, limit_s: float) -> bool:
+    async def becomes_whole(self, process: RestartedProcess | None, limit_s: float) -> bool:
         """Wait until the process is ready, if one is given, all gateways are attached to the controller, and each has
         met its peers. Returns False if that takes longer than the limit, in seconds."""
         try:
@@ -82,7 +46,7 @@ class LongMesh:
             return False
         return True
 
-    async def _is_whole(self, process: Mortal | None) -> bool:
+    async def _is_whole(self, process: RestartedProcess | None) -> bool:
         """Wait for each condition in turn; False if one takes longer than a start by itself does."""
         try:
             if process is not None:
@@ -95,7 +59,7 @@ class LongMesh:
         return True
 
     @property
-    def processes(self) -> dict[str, Mortal]:
+    def processes(self) -> dict[str, RestartedProcess]:
         return {**self.gateways, **self.engines, CONTROLLER: self.controller}
 
 
@@ -108,7 +72,7 @@ async def running_fleet(scenario: DemoScenario, folder: Path, tasks: asyncio.Tas
         layout = lay_out(scenario)
         assert layout.controller is not None, "the scenario has one"
         start = _Processes(scenario, layout, folder, tasks, await make_certificates(folder / "certificates", layout))
-        engines: dict[str, Mortal] = {
+        engines: dict[str, RestartedProcess] = {
             f"engine {region} {number}": RestartedProcess(partial(start.engine, port), f"{url_at(port)}/health", stack)
             for region, ports in layout.engines.items()
             for number, port in enumerate(ports)

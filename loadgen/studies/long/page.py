@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from loadgen.pages.markdown import NOTHING
+from loadgen.pages.markdown import NOTHING, between
 from loadgen.report import quantile
 from loadgen.studies.long import faults, playing
 from loadgen.studies.long.faults import LongFaultKind, explanation, unexplained
@@ -123,12 +123,8 @@ def _kind(kind: LongFaultKind, record: LongRecord) -> tuple[str, ...]:
     whole = [each.over_s - each.began_s for each in played if each.is_whole]
     explaining = [explanation(each, record.faults) for each in record.records if each.end is not RequestEnd.COMPLETED]
     failed = sum(each is not None and each.fault.kind is kind for each in explaining)
-    drawn = _range([each.fault.lasts_s for each in played])
-    return str(len(played)), drawn, _range(whole), str(len(played) - len(whole)), str(failed)
-
-
-def _range(times_s: Sequence[float]) -> str:
-    return f"{min(times_s):.1f}–{max(times_s):.1f}" if times_s else NOTHING
+    drawn = between([each.fault.lasts_s for each in played])
+    return str(len(played)), drawn, between(whole), str(len(played) - len(whole)), str(failed)
 
 
 def _failures(record: LongRecord) -> list[str]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gateway.core.vocabulary import RegionName
+from loadgen.demo.members import RestartedProcess
 from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import CONTROLLER
 from loadgen.demo.scenario import DemoScenario, RegionScenario
+from loadgen.demo.story import closed_regions
 from loadgen.interrupts import leaves
 from loadgen.live_client import EndpointDialect
 from loadgen.live_runner import LiveRunner, LoadPlan
@@ -27,7 +29,7 @@ from loadgen.simulator.scenario import Scenario, parse_scenario
 from loadgen.studies.batches.day import SHIFT_HOURS
 from loadgen.studies.long.faults import LongFaultKind, LongFaultPlayed, PlannedFault, plan_faults, targets_of
 from loadgen.studies.long.flatness import ProcessSample, StoredSample
-from loadgen.studies.long.fleet import LongMesh, Mortal, running_fleet
+from loadgen.studies.long.fleet import LongMesh, running_fleet
 from loadgen.studies.long.sampling import RequestLines, largest_bytes, read_process, stored_bytes
 from loadgen.traces.files import TraceError
 from mesh.clock import Clock
@@ -94,7 +96,8 @@ def play_long(seconds: float, curve: Path, tell: Callable[[str], None]) -> LongR
         with tempfile.TemporaryDirectory(prefix="nightside-long-") as folder:
             scenario, where = _scenario(Path(folder)), Path(folder)
             async with asyncio.TaskGroup() as tasks, running_fleet(scenario, where, tasks) as mesh:
-                return await _Played(mesh, where, seconds, load, tell).record(warm_up)
+                alone = _regions_of_one(scenario)
+                return await _Played(mesh, where, seconds, load, tell, regions_of_one=alone).record(warm_up)
 
     try:
         record = asyncio.run(play())
@@ -112,7 +115,14 @@ def _cpu_s() -> float:
 
 class _Played:
     def __init__(
-        self, mesh: LongMesh, folder: Path, seconds: float, load: Scenario, tell: Callable[[str], None]
+        self,
+        mesh: LongMesh,
+        folder: Path,
+        seconds: float,
+        load: Scenario,
+        tell: Callable[[str], None],
+        *,
+        regions_of_one: Container[str],
     ) -> None:
         self._mesh = mesh
         self._folder = folder
@@ -121,6 +131,7 @@ class _Played:
         self._runner = LiveRunner(_plan(load, mesh.name, self._clock), clock=self._clock)
         self._record = LongRecord(seconds, self._runner.records)
         self._began_ns = self._clock.now_ns()
+        self._regions_of_one = regions_of_one
         self._starting = ""
         """Process that is not up, or not yet ready."""
 
@@ -187,7 +198,8 @@ class _Played:
                 await self._end_or_halt(fault, process)
             is_whole = await self._mesh.becomes_whole(process, WHOLE_S)
             self._starting = ""
-            played = LongFaultPlayed(fault, began_s, self._now_s, self._region(fault), is_whole)
+            region = self._region(fault)
+            played = LongFaultPlayed(fault, began_s, self._now_s, region, region in self._regions_of_one, is_whole)
             self._record.faults.append(played)
             whole = f"whole after {played.over_s - began_s:.1f} s" if is_whole else f"not whole after {WHOLE_S:.0f} s"
             self._tell(f"{began_s:.0f} s: {fault.kind}: {fault.target}; {whole}")
@@ -199,7 +211,7 @@ class _Played:
             return str(gateway.region)
         return fault.target if fault.kind is LongFaultKind.CUT else ""
 
-    async def _end_or_halt(self, fault: PlannedFault, process: Mortal) -> None:
+    async def _end_or_halt(self, fault: PlannedFault, process: RestartedProcess) -> None:
         if not fault.kind.is_kill:
             process.child.halt()
             await asyncio.sleep(fault.lasts_s)
@@ -231,6 +243,12 @@ def _scenario(folder: Path) -> DemoScenario:
         for each in demo.regions
     )  # fmt: skip
     return DemoScenario(regions=regions, seed=SEED, sections={"audit": {"folder": str(folder / "audit")}, **BOUNDS})
+
+
+def _regions_of_one(scenario: DemoScenario) -> frozenset[RegionName]:
+    """Regions with one gateway whose policy admits none elsewhere for their clients."""
+    closed = closed_regions(scenario)
+    return frozenset(each.name for each in scenario.regions if each.gateways == 1 and each.name in closed)
 
 
 def _load(seconds: float, curve: Path) -> Scenario:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from loadgen.demo.scenario import ROUND_TRIPS_FILE
 from loadgen.hosts.wire_process import LATE_MS
-from loadgen.pages.markdown import NOTHING
+from loadgen.pages.markdown import NOTHING, between
 from loadgen.report import quantile
 from loadgen.round_trips import read_round_trips
 from loadgen.studies.rendering import render, shortened
@@ -94,7 +94,7 @@ def _whole(outcomes: Sequence[FaultOutcome]) -> str:
 def _range(times: Sequence[float | None]) -> str:
     known = [each for each in times if each is not None]
     never = len(times) - len(known)
-    text = f"{min(known):.1f}–{max(known):.1f}" if known else ""
+    text = between(known) if known else ""
     return ", ".join(filter(None, [text, f"{never} never" if never else ""])) or NOTHING
 
 

@@ -208,6 +208,7 @@ class TestReturn:
         told = mesh(ControllerConfig(step_share=0.5))
         told.kill("eu")
         told.connect("eu")
+        told.probe("eu", healthy=True)
         assert told.condition("eu") is Condition.RETURNING
         assert told.owned_by("eu") == []
         told.wait(told.core.config.return_after_ns)
@@ -215,6 +216,21 @@ class TestReturn:
         assert len(told.owned_by("eu")) == 2
         told.wait(told.core.config.step_ns)
         assert len(told.owned_by("eu")) == EVERYTHING
+
+    def test_one_that_was_cut_off_once_is_up_at_once_and_is_watched_from_the_second_time_on(self) -> None:
+        told = mesh(ControllerConfig(step_share=0.5))
+        told.cut_off("eu")
+        assert told.condition("eu") is Condition.DOWN
+        told.connect("eu")
+        assert told.condition("eu") is Condition.RETURNING
+        told.probe("eu", healthy=True)
+        assert told.condition("eu") is Condition.UP
+        assert len(told.owned_by("eu")) == 2
+        told.cut_off("eu")
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        assert told.condition("eu") is Condition.RETURNING
+        assert told.owned_by("eu") == []
 
     def test_whoever_flaps_waits_twice_as_long_each_time_up_to_a_limit(self) -> None:
         told = mesh(ControllerConfig(return_after_max_ns=20 * SECOND))

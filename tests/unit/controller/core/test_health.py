@@ -10,14 +10,14 @@ CONFIG = ControllerConfig()
 SELF, PEER = GatewayId("self"), GatewayId("peer")
 
 
-def lost(at_ns: int = 0) -> GatewayHealth:
+def lost(at_ns: int = 0, *, was_refused: bool = False) -> GatewayHealth:
     """Health of a gateway that was up, whose stream broke, and whose probes have all failed since."""
     health = GatewayHealth(0)
     health.connect(0)
     health.rise(0)
     health.disconnect("reset", at_ns)
     for _ in range(CONFIG.probe_failures_min):
-        health.probe(False, "refused", at_ns)
+        health.probe(False, "no answer", at_ns, was_refused=was_refused)
     return health
 
 
@@ -73,8 +73,62 @@ class TestUnknown:
 
 
 class TestReturn:
-    def test_not_without_stream_and_probes_both(self) -> None:
+    def test_at_once_where_it_was_silent_for_the_first_time(self) -> None:
         health = lost()
+        health.fall(1, CONFIG)
+        health.probe(True, "", 2)
+        assert health.back_at_ns(CONFIG) is None
+        health.connect(3)
+        assert health.back_at_ns(CONFIG) == 3
+        health.rise(3)
+        health.disconnect("reset", 4)
+        health.fall(5, CONFIG)
+        health.probe(True, "", 6)
+        health.connect(6)
+        assert health.back_at_ns(CONFIG) == 6 + 2 * CONFIG.return_after_ns
+
+    def test_not_at_once_before_it_has_answered_a_probe(self) -> None:
+        health = lost()
+        health.fall(1, CONFIG)
+        health.connect(2)
+        assert health.back_at_ns(CONFIG) == 2 + CONFIG.return_after_ns
+        health.probe(False, "no answer", 3)
+        assert health.back_at_ns(CONFIG) is None
+        health.probe(True, "", 4)
+        assert health.back_at_ns(CONFIG) == 4
+
+    def test_not_at_once_where_it_refused_a_probe_after_its_fall(self) -> None:
+        health = lost()
+        health.fall(1, CONFIG)
+        health.probe(False, "refused", 2, was_refused=True)
+        health.probe(True, "", 3)
+        health.connect(3)
+        assert health.back_at_ns(CONFIG) == 3 + CONFIG.return_after_ns
+
+    def test_at_once_where_it_refused_a_probe_and_answered_one_while_it_was_still_up(self) -> None:
+        health = lost()
+        health.probe(False, "refused", 1, was_refused=True)
+        health.probe(True, "", 2)
+        health.fall(3, CONFIG)
+        health.connect(4)
+        health.probe(True, "", 5)
+        assert health.back_at_ns(CONFIG) == 4
+
+    def test_not_at_once_where_it_was_down_when_the_controller_began_which_is_a_fall_as_well(self) -> None:
+        health = GatewayHealth(0)
+        health.restore_down()
+        health.probe(True, "", 1)
+        health.connect(1)
+        assert health.back_at_ns(CONFIG) == 1 + CONFIG.return_after_ns
+        health.rise(2)
+        health.disconnect("reset", 3)
+        health.fall(4, CONFIG)
+        health.connect(5)
+        health.probe(True, "", 5)
+        assert health.back_at_ns(CONFIG) == 5 + 2 * CONFIG.return_after_ns
+
+    def test_not_without_stream_and_probes_both(self) -> None:
+        health = lost(was_refused=True)
         health.fall(1, CONFIG)
         health.probe(True, "", 2)
         assert health.back_at_ns(CONFIG) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadgen.pages.markdown import bullets, listed, table
+from loadgen.pages.markdown import between, bullets, listed, table
 
 
 def test_a_table_has_its_names_to_the_left_and_its_figures_to_the_right() -> None:
@@ -20,3 +20,10 @@ def test_words_are_listed(words: list[str], said: str) -> None:
 
 def test_every_line_has_its_bullet() -> None:
     assert bullets(["a", "b"]) == "- a\n- b\n"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"), [([], "–"), ([2.14], "2.1"), ([2.14, 2.08], "2.1"), ([3.0, 0.94], "0.9–3.0")]
+)
+def test_numbers_are_told_by_the_least_and_the_greatest(numbers: list[float], told: str) -> None:
+    assert between(numbers) == told

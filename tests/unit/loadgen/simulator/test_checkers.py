@@ -229,6 +229,13 @@ def refused_beside_a_replica(told: Witness) -> None:
     told.arrive("a", finish("a", Outcome.REJECTED_RESIDENCY_PROCESSING))
 
 
+def refused_while_its_replicas_are_away(told: Witness) -> None:
+    rare = ModelName("rare")
+    told.tell(AssignmentApplied(2, (), (), away=(rare,)))
+    ends = finish("a", Outcome.REJECTED_RESIDENCY_PROCESSING)
+    told.tell(RequestArrived(profile("a", model=rare), 100 * SECOND), ends)
+
+
 def adopted(told: Witness) -> None:
     """Let the gateway adopt a replica whose home accepts only requests that arrive there."""
     closed = replace(replica_spec("r-us"), accepts=rule(EU))
@@ -355,6 +362,11 @@ def more_than_a_batch(told: Witness) -> None:
         (left_while_it_ran, Witness(), "who ends a request ends its legs"),
         (waits_for_nobody, Witness(process="home"), "no request waits that no target may serve"),
         (refused_beside_a_replica, Witness(), "no request is refused that a target may serve"),
+        (
+            refused_while_its_replicas_are_away,
+            Witness(process="home"),
+            "no request is refused by policy whose replicas may come home",
+        ),
         (pushed_to_where_its_home_does_not_accept_it, Witness(), "a replica takes only what its home accepts"),
         (waits_for_what_its_home_does_not_accept, Witness(process="home"), "no request waits that no target may serve"),
     ],

@@ -163,13 +163,85 @@ def test_one_alone_that_is_missing_is_not_most() -> None:
     watched.step(events.ControllerTimePassed(), DOWN)
 
 
-def test_who_returns_is_watched() -> None:
-    watched = Watched()
-    watched.lose(EU)
-    watched.step(events.ControllerTimePassed(), DOWN)
-    watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.RETURNING, ""), after_s=9)
-    with pytest.raises(Broken, match="is watched for a while"):
-        watched.step(events.ControllerTimePassed(), effects.TellCondition(EU, Condition.UP, ""), after_s=-5)
+class TestReturn:
+    """Time for which a gateway that returns is watched, of which one that was silent once needs none."""
+
+    def falls(self, watched: Watched) -> None:
+        watched.lose(EU)
+        watched.step(events.ControllerTimePassed(), DOWN)
+
+    def dies(self, watched: Watched) -> None:
+        watched.step(events.PeersHeard(US, (HeardPeer(EU, None, is_broken=True),)))
+        watched.step(events.GatewayDisconnected(EU, "reset"))
+        for _ in range(3):
+            watched.step(events.GatewayProbed(EU, False, "refused", was_refused=True))
+
+    def connects(self, watched: Watched) -> None:
+        watched.step(events.GatewayConnected(EU, policy(EU)), effects.TellCondition(EU, Condition.RETURNING, ""))
+
+    def is_up(self, watched: Watched, *, after_s: float = 0) -> None:
+        watched.step(events.GatewayProbed(EU, True), effects.TellCondition(EU, Condition.UP, ""), after_s=after_s)
+
+    def test_one_that_was_silent_once_may_be_up_as_soon_as_it_answers(self) -> None:
+        watched = Watched()
+        self.falls(watched)
+        self.connects(watched)
+        self.is_up(watched)
+
+    def test_but_not_unprobed(self) -> None:
+        watched = Watched()
+        self.falls(watched)
+        self.connects(watched)
+        up = effects.TellCondition(EU, Condition.UP, "")
+        with pytest.raises(Broken, match="is watched"):
+            watched.step(events.ControllerTimePassed(), up, after_s=4)
+
+    def test_nor_while_a_probe_fails(self) -> None:
+        watched = Watched()
+        self.falls(watched)
+        self.connects(watched)
+        with pytest.raises(Broken, match="is watched"):
+            watched.step(events.GatewayProbed(EU, False), effects.TellCondition(EU, Condition.UP, ""), after_s=9)
+
+    @pytest.mark.parametrize("too_soon_s", [0, 9.5])
+    def test_one_that_is_silent_again_is_watched_twice_as_long(self, too_soon_s: float) -> None:
+        watched = Watched()
+        self.falls(watched)
+        self.connects(watched)
+        self.is_up(watched)
+        self.falls(watched)
+        self.connects(watched)
+        with pytest.raises(Broken, match="is watched"):
+            self.is_up(watched, after_s=too_soon_s)
+        watched.step(events.GatewayProbed(EU, True), effects.TellCondition(EU, Condition.UP, ""), after_s=10)
+
+    def test_one_that_was_steady_in_between_was_silent_once(self) -> None:
+        watched = Watched(steady_after="1m")
+        self.falls(watched)
+        self.connects(watched)
+        self.is_up(watched)
+        watched.step(events.ControllerTimePassed(), after_s=60)
+        self.falls(watched)
+        self.connects(watched)
+        self.is_up(watched)
+
+    @pytest.mark.parametrize("is_proven_first", [True, False])
+    def test_one_that_died_is_watched(self, is_proven_first: bool) -> None:
+        watched = Watched()
+        for step in [self.dies, self.falls] if is_proven_first else [self.falls, self.dies]:
+            step(watched)
+        self.connects(watched)
+        with pytest.raises(Broken, match="is watched"):
+            self.is_up(watched, after_s=4)
+
+    def test_one_that_was_down_when_the_controller_began_is_watched(self) -> None:
+        watched = Watched()
+        watched.watch.on_controller_start(0, 2)
+        watched.step(events.StateRestored(1, tuple(HOMES.items()), (policy(EU, [EU]),), (EU,)))
+        watched.step(events.RegistryApplied((GatewayEntry(EU, place(EU), (EU,)),), ()))
+        self.connects(watched)
+        with pytest.raises(Broken, match="is watched"):
+            self.is_up(watched, after_s=4)
 
 
 def test_nothing_moves_while_frozen() -> None:

@@ -278,8 +278,28 @@ class TestOursThatAreAway:
         told = self.away(EU_PEER).ask("q", model=ModelName("never"))
         assert ended(told) == [("q", "rejected_unknown_model")]
 
-    def test_nobody_waits_where_it_is_known_to_be_forbidden(self) -> None:
+    def test_where_the_policy_forbids_the_place_that_has_them_it_may_be_asked_for_again(self) -> None:
         one = self.away(EU_PEER, own_policy=HOME_AND_AP)
+        one.hear("gw-eu", EU, model=RARE)
+        told = one.ask("q", model=RARE)
+        assert ended(told) == [("q", "rejected_queue_full")]
+        assert detail_of(told) == "this gateway's replicas of `rare` are away for now"
+
+    def test_where_no_policy_is_usable_it_may_be_asked_for_again(self) -> None:
+        one = self.away(EU_PEER, own_policy=closed_policy(US, "policy.yaml: no such file"))
+        one.hear("gw-eu", EU, model=RARE)
+        assert ended(one.ask("q", model=RARE)) == [("q", "rejected_queue_full")]
+
+    def test_what_whoever_has_them_refuses_by_policy_may_be_asked_for_again(self) -> None:
+        one = self.away(EU_PEER)
+        one.hear("gw-eu", EU, model=RARE)
+        assert started(one.ask("q", model=RARE)) == ["gw-eu"]
+        told = one.finish("q", LegResult.REFUSED, refusal=RefusalReason.RESIDENCY_NOT_ACCEPTED, detail="not from there")
+        assert ended(told) == [("q", "rejected_queue_full")]
+        assert detail_of(told) == "this gateway's replicas of `rare` are away for now"
+
+    def test_an_allowed_place_that_nobody_has_told_of_is_not_waited_for(self) -> None:
+        one = us(EU_PEER, own_policy=HOME_AND_AP)
         one.hear("gw-eu", EU, model=RARE)
         assert ended(one.ask("q", model=RARE)) == NOWHERE
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import aiohttp
 import pytest
 
 from gateway.core.vocabulary import RegionName
+from loadgen.names import NameAnswer, NameResolver
 from loadgen.report import RequestReport
 from loadgen.studies.long.faults import (
     RETURN_S,
@@ -22,6 +24,7 @@ from loadgen.studies.long.faults import (
     unexplained,
 )
 from loadgen.vocabulary import RequestEnd
+from mesh.clock import Clock
 
 GATEWAYS, ENGINES, REGIONS = ("g1", "g2", "g3"), ("e1", "e2"), ("r1", "r2", "r3")
 HERE = RegionName("r1")
@@ -94,7 +97,7 @@ ANY = {*GATEWAY_FAULTS, LongFaultKind.CUT}
     ('error event: {"code":"engine_failed_midstream"}', ANY),
     ("TimeoutError: ", ANY),
     ('HTTP 503: {"error":{}}', ANY),
-    ("ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [None]", set()),
+    ("ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [x leads nowhere]", set()),
     ('HTTP 403: {"error":{"type":"residency_error"}}', set()),
     ('HTTP 500: {"error":{"message":"HTTP 503: TimeoutError:"}}', set()),
     ('error event: {"code":"internal_error"}', set()),
@@ -103,6 +106,56 @@ ANY = {*GATEWAY_FAULTS, LongFaultKind.CUT}
 ])  # fmt: skip
 def test_each_kind_of_fault_explains_its_kinds_of_failure(detail: str, explaining: set[LongFaultKind]) -> None:
     assert {each for each in LongFaultKind if not unexplained(failed(51.0, 52.0, detail), [played(each)])} == explaining
+
+
+class TestNamesThatLeadNowhere:
+    """Clients of a region whose only gateway is killed have no other that they may be led to."""
+
+    NAMELESS = failed(
+        51.0, 52.0, "ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [x leads nowhere for clients]"
+    )
+    KILLED = replace(played(LongFaultKind.KILL_GATEWAY), is_only_one=True)
+
+    def test_they_are_explained_while_it_is_away(self) -> None:
+        assert explanation(self.NAMELESS, [self.KILLED]) == self.KILLED
+        last = replace(self.NAMELESS, sent_ns=round(self.KILLED.over_s * 1e9), ended_ns=round(70e9))
+        assert explanation(last, [self.KILLED]) == self.KILLED
+
+    def test_not_before_nor_once_all_is_whole(self) -> None:
+        assert unexplained(replace(self.NAMELESS, sent_ns=round(49e9), ended_ns=round(49.9e9)), [self.KILLED])
+        late_ns = round((self.KILLED.over_s + 0.1) * 1e9)
+        assert unexplained(replace(self.NAMELESS, sent_ns=late_ns, ended_ns=late_ns + 1), [self.KILLED])
+
+    def test_not_where_another_gateway_may_serve_them(self) -> None:
+        assert unexplained(self.NAMELESS, [replace(self.KILLED, is_only_one=False)])
+
+    def test_not_for_clients_of_another_region_wherever_they_were_answered(self) -> None:
+        elsewhere = replace(self.KILLED, region="r2")
+        assert unexplained(self.NAMELESS, [elsewhere])
+        assert unexplained(replace(self.NAMELESS, served_by=RegionName("r2")), [elsewhere])
+
+    @pytest.mark.parametrize("kind", [each for each in LongFaultKind if each is not LongFaultKind.KILL_GATEWAY])
+    def test_not_by_any_other_fault(self, kind: LongFaultKind) -> None:
+        assert unexplained(self.NAMELESS, [replace(played(kind), is_only_one=True)])
+
+    async def test_what_a_client_says_of_a_name_without_addresses_is(self) -> None:
+        class Nameless(NameResolver):
+            async def ask(self, name: str) -> NameAnswer:
+                return NameAnswer((), 0, f"NXDOMAIN: {name}")
+
+        connector = aiohttp.TCPConnector(resolver=Nameless([], "198.51.100.0/24", Clock()))
+        async with aiohttp.ClientSession(connector=connector) as session:
+            with pytest.raises(aiohttp.ClientError) as caught:
+                await session.get("http://mesh.example/")
+        told = f"{type(caught.value).__name__}: {caught.value}"
+        assert not unexplained(replace(self.NAMELESS, detail=told), [self.KILLED])
+
+    @pytest.mark.parametrize("detail", [
+        "ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [no name server answers for x]",
+        'HTTP 403: {"error":{"message":"leads nowhere"}}',
+    ])  # fmt: skip
+    def test_no_other_failure_is(self, detail: str) -> None:
+        assert unexplained(replace(self.NAMELESS, detail=detail), [self.KILLED])
 
 
 def test_a_request_without_an_end_is_never_explained() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.scenario import DemoScenario
 from loadgen.live_runner import LiveClientGroup, OpenLoop
 from loadgen.names import NameResolver
-from loadgen.studies.long.playing import FROM_HOURS, _load, _plan, _scenario, play_long
+from loadgen.studies.long.playing import FROM_HOURS, _load, _plan, _regions_of_one, _scenario, play_long
 from mesh.clock import Clock
 from mesh.faults import ConfigError
 
@@ -49,6 +50,13 @@ def test_every_gateway_has_a_journal_of_its_own(tmp_path: Path) -> None:
     regions = _scenario(tmp_path).regions
     assert [each.name for each in regions] == REGIONS
     assert len({str(each.sections["journal"]) for each in regions}) == len(REGIONS)
+
+
+def test_a_region_of_one_gateway_that_may_send_nowhere_else_is_europe(tmp_path: Path) -> None:
+    scenario = _scenario(tmp_path)
+    assert _regions_of_one(scenario) == {RegionName("eu-west-1")}
+    more = replace(scenario, regions=tuple(replace(each, gateways=2) for each in scenario.regions))
+    assert _regions_of_one(more) == set()
 
 
 @pytest.mark.parametrize("text", [None, "day,hour_utc,rate\n1,1,x\n"])
