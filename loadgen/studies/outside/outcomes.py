@@ -7,14 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadgen.studies.long.flatness import ProcessSample
 from loadgen.studies.outside.counts import Allowance, Compared, RunCounts, compared, unexplained
-from loadgen.studies.outside.readings import Reading
-from loadgen.studies.outside.tools import ENVIRONMENTS, PLACES, RUNS, TOOLS, ToolRun, folder_of
+from loadgen.studies.outside.readings import Reading, read_folder_of_aiperf
+from loadgen.studies.outside.soak import KeptSoak, SoakError, SoakKill, errors_in
+from loadgen.studies.outside.tools import ENVIRONMENTS, RUNS, TOOLS, ToolRun, folder_of, shown_command
 
 KEPT = "kept.json"
 """File of a `KeptRun` in the run's folder."""
 VERSIONS = "versions.json"
 """File with the `OutsideSetup` of all runs, beneath the folder of all."""
+SOAK = "soak"
+"""Folder of a soak beneath that of all runs."""
+SOAK_KEPT = "soak.json"
+"""File of a `KeptSoak` there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +62,7 @@ class RunOutcome:
 
     @property
     def command(self) -> str:
-        """Command with the names of places instead of ports and folders."""
-        return " ".join([self.run.tool.name, *self.run.command(**{name: f"${name.upper()}" for name in PLACES})])
+        return shown_command(self.run.tool, self.run.arguments)
 
     @property
     def compared(self) -> list[Compared]:
@@ -86,6 +91,8 @@ class OutsideOutcome:
     setup: OutsideSetup
     absent: Mapping[str, str]
     """Reason for each tool of which no run was started."""
+    soak: tuple[KeptSoak, list[SoakError], RunCounts] | None = None
+    """Soak that is kept, with AIPerf's errors and counts."""
 
 
 def outcome_in(folder: Path) -> OutsideOutcome:
@@ -94,7 +101,7 @@ def outcome_in(folder: Path) -> OutsideOutcome:
     absent = {tool.name: tool.why_absent(ENVIRONMENTS) for tool in TOOLS if tool.name not in setup.versions}
     missing = tuple(run for run in RUNS if not (folder_of(folder, run) / KEPT).exists())
     found = tuple(_outcome(run, folder_of(folder, run)) for run in RUNS if run not in missing)
-    return OutsideOutcome(found, missing, setup, absent)
+    return OutsideOutcome(found, missing, setup, absent, kept_soak(folder))
 
 
 def setup_in(folder: Path) -> OutsideSetup:
@@ -109,3 +116,18 @@ def _outcome(run: ToolRun, folder: Path) -> RunOutcome:
         return RunOutcome(run, kept, run.read(folder), "")
     except (OSError, ValueError, KeyError, TypeError) as error:
         return RunOutcome(run, kept, Reading(), f"{type(error).__name__}: {error}")
+
+
+def kept_soak(folder: Path) -> tuple[KeptSoak, list[SoakError], RunCounts] | None:
+    """The soak that is kept in the folder of all runs, with AIPerf's errors and counts; None without one. Raises
+    ValueError, KeyError, TypeError and OSError for other documents."""
+    where = folder / SOAK
+    if not (where / SOAK_KEPT).exists():
+        return None
+    told = json.loads((where / SOAK_KEPT).read_text(encoding="utf-8"))
+    kills = [SoakKill(**each) for each in told["kills"]]
+    processes = [ProcessSample(**each) for each in told["processes"]]
+    soak = KeptSoak(**{**told, "kills": kills, "processes": processes, "rest": tuple(told["rest"])})
+    with (where / "profile_export.jsonl").open(encoding="utf-8") as lines:
+        errors = errors_in((json.loads(each) for each in lines), len(soak.addresses))
+    return soak, errors, read_folder_of_aiperf(where).counts

@@ -60,6 +60,23 @@ def test_the_whole_is_written_of_all_runs(page: Path) -> None:
     assert "a, 2 cores" in page.read_text()
 
 
+@pytest.mark.parametrize(("arguments", "reason"), [
+    (["--soak", "60m", "--kept"], "give one of them"),
+    (["--soak", "60m", "--only", "aiperf", "-o", "other"], "give one of them"),
+    (["--soak", "20s"], "--soak makes another page"),
+    (["--soak", "long"], "a duration such as"),
+])  # fmt: skip
+def test_a_soak_is_refused_before_it_is_played(arguments: list[str], reason: str, page: Path) -> None:
+    refused = invoke(*arguments)
+    assert (refused.exit_code, reason in refused.output) == (2, True)
+
+
+def test_a_soak_without_its_tool_is_an_error(page: Path) -> None:
+    failed = invoke("--soak", "60m")
+    assert failed.exit_code == 1
+    assert "aiperf is needed: the package aiperf is not installed" in failed.output
+
+
 def test_kept_runs_are_not_chosen(page: Path) -> None:
     refused = invoke("--kept", "--only", "wrk", "-o", "other")
     assert (refused.exit_code, "give one of them" in refused.output) == (2, True)

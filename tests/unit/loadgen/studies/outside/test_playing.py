@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from loadgen.studies.outside.outcomes import KEPT, VERSIONS, OutsideSetup
+from loadgen.studies.outside.outcomes import KEPT, SOAK, VERSIONS, OutsideSetup
 from loadgen.studies.outside.playing import empty_for
 from loadgen.studies.outside.tools import RUNS, folder_of
 
@@ -20,14 +20,15 @@ def keep_all(folder: Path) -> None:
         folder_of(folder, run).mkdir(parents=True)
         (folder_of(folder, run) / KEPT).touch()
     (folder / "mesh").mkdir()
+    (folder / SOAK).mkdir()
     (folder / VERSIONS).write_text(json.dumps(asdict(OutsideSetup({"aiperf": "1.0", "wrk": "4.0"}, {"cores": 2}))))
 
 
-def test_runs_of_other_tools_stay(tmp_path: Path) -> None:
+def test_a_soak_and_runs_of_other_tools_stay(tmp_path: Path) -> None:
     keep_all(tmp_path)
     assert empty_for(tmp_path, ["wrk"], {"cores": 2}) == {"aiperf": "1.0"}
     assert kept_runs(tmp_path) == {folder_of(tmp_path, run).name for run in RUNS if run.tool.name != "wrk"}
-    assert {path.name for path in tmp_path.iterdir()} == kept_runs(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*kept_runs(tmp_path), SOAK}
 
 
 def test_runs_of_another_machine_go(tmp_path: Path) -> None:
