@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from prometheus_client.parser import text_string_to_metric_families
 
-COMPLETED, LEFT, _NOT_FOUND = "completed", "abandoned", "not_found"
+COMPLETED, LEFT, NOT_FOUND = "completed", "abandoned", "not_found"
 _REQUESTS, _REFUSALS = "nightside_requests_total", "nightside_refusals_total"
 _ENDS = {_REQUESTS: "outcome", _REFUSALS: "reason"}
 """Label that names the end, of each family of requests that have ended."""
@@ -74,7 +74,7 @@ def counts_in(pages: Iterable[str]) -> RunCounts:
     tokens = {name: value_in(pages, name) for name in _TOKENS}
     failed = ends.total() - ends[COMPLETED] - ends[LEFT]
     prompt_tokens, output_tokens = (tokens[name] for name in _TOKENS)
-    return RunCounts(ends[COMPLETED], ends[LEFT], failed, prompt_tokens, output_tokens, ends[_NOT_FOUND])
+    return RunCounts(ends[COMPLETED], ends[LEFT], failed, prompt_tokens, output_tokens, ends[NOT_FOUND])
 
 
 def ends_in(pages: Iterable[str]) -> Counter[str]:

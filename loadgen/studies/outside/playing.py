@@ -21,7 +21,7 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.demo.scenario import DemoScenario
 from loadgen.interrupts import leaves
 from loadgen.studies.outside.counts import DESCRIPTORS, OPEN, counts_in, missing_in, since, value_in
-from loadgen.studies.outside.outcomes import KEPT, SOAK, VERSIONS, KeptRun, OutsideSetup, setup_in
+from loadgen.studies.outside.outcomes import KEPT, SOAK, SOAK_KEPT, VERSIONS, KeptRun, OutsideSetup, setup_in
 from loadgen.studies.outside.running import run_tool
 from loadgen.studies.outside.tokenizer import write_tokenizer
 from loadgen.studies.outside.tools import ENVIRONMENTS, LOG, RUNS, TOOLS, ToolRun, folder_of
@@ -59,12 +59,21 @@ def empty_for(folder: Path, tools: Collection[str], machine: Mapping[str, object
         before = OutsideSetup({}, {})
     is_same = before.machine == machine
     staying = [folder_of(folder, run) for run in RUNS if is_same and run.tool.name not in tools]
-    staying += [folder / SOAK] if is_same else []
+    staying += [folder / SOAK] if is_soak_of(folder, machine) else []
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path not in staying:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     return {name: version for name, version in before.versions.items() if is_same and name not in tools}
+
+
+def is_soak_of(folder: Path, machine: Mapping[str, object]) -> bool:
+    """True if the folder of all runs has a soak of this machine."""
+    try:
+        told = json.loads((folder / SOAK / SOAK_KEPT).read_text(encoding="utf-8"))
+        return bool(told["machine"] == machine)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 async def _play(folder: Path, runs: Sequence[ToolRun], before: OutsideSetup, tell: Callable[[str], None]) -> None:

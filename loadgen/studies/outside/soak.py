@@ -14,7 +14,9 @@ from itertools import cycle
 from statistics import median
 from typing import Any
 
+from gateway.core.vocabulary import Outcome
 from loadgen.studies.long.flatness import Change, ProcessSample, change_of, long_lives
+from loadgen.studies.outside.counts import COMPLETED, LEFT, NOT_FOUND, RunCounts
 
 _SECOND_NS = 1_000_000_000
 KILL_EVERY_S = 120.0
@@ -26,10 +28,22 @@ SAMPLE_S = 5.0
 DOWN_S = 10.0
 """Time for which a killed process stays away, and the least time from one kill to the next."""
 REFUSED = "ConnectionRefusedError"
-"""Part of AIPerf's text for a connection that nobody accepts."""
-CHUNK_S = 1.0
+"""Part of AIPerf's text for a connection that no process accepts."""
+_CONNECTING = "ClientConnectorError"
+"""Kind of such an error."""
+_LOST = (
+    "ClientConnectionResetError", "ClientOSError", "ClientPayloadError", "ConnectionResetError",
+    "ServerDisconnectedError",
+)  # fmt: skip
+"""Kinds of errors of a connection that was open and is lost, as AIPerf names them."""
+CHUNK_S = 0.2
 """Time that may lie between two chunks of a stream: AIPerf ends a broken one with its last chunk, before the kill."""
 _CANCELLED = "RequestCancellationError"
+_BY_KILLS = (Outcome.FAILED_BEFORE_FIRST_BYTE, Outcome.FAILED_MIDSTREAM)
+"""Failures of requests whose engine, or the peer that they were forwarded to, was killed."""
+_EXPECTED = (COMPLETED, LEFT, NOT_FOUND, *_BY_KILLS)
+"""Ends of requests that need no other reason than AIPerf and the kills: it asks every gateway for a page that it does
+not have."""
 _MIB = 1024
 _POINTS_MIN = 4
 """Fewest values that are judged: one in each quarter."""
@@ -52,11 +66,13 @@ class SoakKill:
     dead_ns: int
     """Time by which the process had ended; it was alive at `killed_ns`."""
     ready_ns: int
-    """Time at which its successor was ready."""
+    """Time at which its successor was ready, or, if it never was, at which that was no longer waited for."""
     whole_ns: int | None
     """Time at which all gateways were attached to the controller and had met; None: not within the time allowed."""
     address: int | None
     """Number of the gateway's address among those that AIPerf sends to; None for an engine."""
+    is_ready: bool = True
+    """False: its successor was not ready within the time allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +81,14 @@ class SoakError:
 
     began_ns: int
     ended_ns: int
-    address: int
-    """Number of the address that it was sent to."""
+    address: int | None
+    """Number of the address that it was sent to; None: AIPerf does not tell."""
     text: str
+    """Kind, which begins with the status if there is one, and message."""
+
+    @property
+    def kind(self) -> str:
+        return self.text.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,27 +152,35 @@ def kill_every_s(seconds: float) -> float:
 
 def errors_in(records: Iterable[Mapping[str, Any]], addresses: int) -> list[SoakError]:
     """Errors in AIPerf's records of single requests (`profile_export.jsonl`), which goes from address to address and
-    numbers its requests from 0. Raises KeyError and TypeError for other records."""
+    numbers its requests from 0; a negative number is one that it did not know. Raises KeyError and TypeError for other
+    records."""
     found = []
     for each in records:
         error, told = each.get("error"), each["metadata"]
         if error and error.get("type") != _CANCELLED:
-            text = f"{error.get('type') or error.get('code')}: {error.get('message', '')}"
+            kind = " ".join(str(each) for each in (error.get("code"), error.get("type")) if each is not None)
             began_ns, ended_ns = told["request_start_ns"], told["request_end_ns"]
-            found.append(SoakError(began_ns, ended_ns, told["session_num"] % addresses, text))
+            address = told["session_num"] % addresses if told["session_num"] >= 0 else None
+            found.append(SoakError(began_ns, ended_ns, address, f"{kind}: {error.get('message', '')}"))
     return found
 
 
 def cause_of(error: SoakError, kills: Iterable[SoakKill]) -> ErrorCause:
-    """Cause by a kill of the gateway that the request was sent to."""
+    """Cause by a kill of the gateway that the request was sent to: never one of an answer with a status."""
+    is_refused = error.kind == _CONNECTING and REFUSED in error.text
     for kill in kills:
-        if kill.address != error.address:
+        if error.address is None or kill.address != error.address:
             continue
-        if error.began_ns <= kill.dead_ns and error.ended_ns >= kill.killed_ns - CHUNK_S * _SECOND_NS:
+        if error.kind in _LOST and _was_open(error, kill):
             return ErrorCause.IN_FLIGHT
-        if REFUSED in error.text and kill.killed_ns <= error.began_ns <= kill.ready_ns:
+        if is_refused and error.ended_ns >= kill.killed_ns and error.began_ns <= kill.ready_ns:
             return ErrorCause.REFUSED
     return ErrorCause.UNEXPLAINED
+
+
+def _was_open(error: SoakError, kill: SoakKill) -> bool:
+    least_ns = kill.killed_ns - CHUNK_S * _SECOND_NS
+    return error.began_ns <= kill.dead_ns and least_ns <= error.ended_ns < kill.ready_ns
 
 
 def causes_of(errors: Iterable[SoakError], kills: Sequence[SoakKill]) -> Counter[ErrorCause]:
@@ -190,14 +219,26 @@ def _change(what: str, unit: str, points: Sequence[tuple[float, float]]) -> Held
         return HeldChange(what, unit, None, str(error))
 
 
-def soak_judgement(soak: KeptSoak, errors: Sequence[SoakError]) -> list[tuple[bool, str]]:
-    """What was aimed at, each with whether it is met."""
-    causes = causes_of(errors, soak.kills)
-    strange = causes[ErrorCause.UNEXPLAINED]
+def ends_of(soak: KeptSoak) -> Counter[str]:
+    """Requests of all gateways by their ends."""
+    found: Counter[str] = Counter()
+    for each in soak.ends.values():
+        found.update(each)
+    return found
+
+
+def soak_judgement(
+    soak: KeptSoak, errors: Sequence[SoakError], counts: RunCounts, unread: str = ""
+) -> list[tuple[bool, str]]:
+    """Aims of a soak, each with whether it is met; `counts` are AIPerf's own, and `unread` is the reason why its
+    report could not be read, if there is one."""
     whole = sum(each.whole_ns is not None for each in soak.kills)
+    odd = {name: number for name, number in sorted(ends_of(soak).items()) if number and name not in _EXPECTED}
+    named = "".join(f", {number} × `{name}`" for name, number in odd.items())
     found = [
         (soak.status == 0, f"AIPerf ended by itself (exit status {soak.status})"),
-        (not strange, f"a kill explains each error ({causes.total()} errors, {strange} without one)"),
+        *([(False, "AIPerf's report could be read")] if unread else _of_errors(soak, errors, counts)),
+        (not odd, f"AIPerf or a kill can cause each end that gateways count ({sum(odd.values())} otherwise{named})"),
         (whole == len(soak.kills), f"all was whole again after each kill ({whole} of {len(soak.kills)})"),
     ]
     for each in held_in(soak):
@@ -207,3 +248,11 @@ def soak_judgement(soak: KeptSoak, errors: Sequence[SoakError]) -> list[tuple[bo
             values = f"{each.change.early:,.1f}, then {each.change.late:,.1f}"
             found.append((each.change.is_flat, f"{each.what}: {each.unit} are flat ({values})"))
     return found
+
+
+def _of_errors(soak: KeptSoak, errors: Sequence[SoakError], counts: RunCounts) -> Iterator[tuple[bool, str]]:
+    causes = causes_of(errors, soak.kills)
+    strange = causes[ErrorCause.UNEXPLAINED]
+    yield not strange, f"a kill explains each error ({causes.total()} errors, {strange} without one)"
+    told = f"{counts.failed} counted, {len(errors)} recorded"
+    yield len(errors) == counts.failed, f"AIPerf counts the errors that it records ({told})"

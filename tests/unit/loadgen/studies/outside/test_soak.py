@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.studies.long.flatness import ProcessSample
+from loadgen.studies.outside.counts import RunCounts
 from loadgen.studies.outside.soak import (
     ErrorCause,
     KeptSoak,
@@ -39,7 +40,8 @@ def samples(name: str, pids: Sequence[int], growth: float = 0.0) -> list[Process
 
 
 def met(soak: KeptSoak, *errors: SoakError) -> dict[str, bool]:
-    return {text: is_met for is_met, text in soak_judgement(soak, errors)}
+    counts = RunCounts(failed=len(errors))
+    return {text: is_met for is_met, text in soak_judgement(soak, errors, counts)}
 
 
 def test_an_engine_and_the_gateway_are_killed_in_turn_until_shortly_before_the_end() -> None:
@@ -52,13 +54,25 @@ def test_an_engine_and_the_gateway_are_killed_in_turn_until_shortly_before_the_e
 
 @pytest.mark.parametrize(("error", "cause"), [
     (BROKEN, ErrorCause.IN_FLIGHT),
-    (replace(BROKEN, ended_ns=99 * SECOND + SECOND // 10), ErrorCause.IN_FLIGHT),
-    (replace(BROKEN, ended_ns=98 * SECOND), ErrorCause.UNEXPLAINED),
+    (replace(BROKEN, ended_ns=99 * SECOND + 9 * SECOND // 10), ErrorCause.IN_FLIGHT),
+    (replace(BROKEN, ended_ns=99 * SECOND + 7 * SECOND // 10), ErrorCause.UNEXPLAINED),
+    (replace(BROKEN, ended_ns=119 * SECOND), ErrorCause.IN_FLIGHT),
+    (replace(BROKEN, ended_ns=120 * SECOND), ErrorCause.UNEXPLAINED),
+    *((replace(BROKEN, text=f"{kind}: gone"), ErrorCause.IN_FLIGHT) for kind in (
+        "ServerDisconnectedError", "ClientOSError", "ConnectionResetError", "ClientConnectionResetError",
+    )),
+    *((replace(BROKEN, text=text), ErrorCause.UNEXPLAINED) for text in (
+        "500 Internal Server Error: ClientPayloadError", "502: no", "TimeoutError: ", "SSEResponseError: gone",
+        "500 ClientPayloadError: gone",
+    )),
     (replace(BROKEN, began_ns=102 * SECOND, ended_ns=103 * SECOND), ErrorCause.UNEXPLAINED),
     (replace(BROKEN, address=0), ErrorCause.UNEXPLAINED),
+    (replace(BROKEN, address=None), ErrorCause.UNEXPLAINED),
     (REFUSED, ErrorCause.REFUSED),
     (replace(REFUSED, address=1), ErrorCause.UNEXPLAINED),
+    (replace(REFUSED, began_ns=99 * SECOND), ErrorCause.REFUSED),
     (replace(REFUSED, text="503: no replica"), ErrorCause.UNEXPLAINED),
+    (replace(REFUSED, text="502 Bad Gateway: ConnectionRefusedError"), ErrorCause.UNEXPLAINED),
     (replace(REFUSED, began_ns=121 * SECOND, ended_ns=121 * SECOND), ErrorCause.UNEXPLAINED),
 ])  # fmt: skip
 def test_a_kill_explains_what_was_open_or_refused_at_its_own_address(error: SoakError, cause: ErrorCause) -> None:
@@ -66,7 +80,9 @@ def test_a_kill_explains_what_was_open_or_refused_at_its_own_address(error: Soak
 
 
 def test_the_kill_of_an_engine_explains_nothing() -> None:
-    assert cause_of(BROKEN, [replace(KILL, address=None)]) is ErrorCause.UNEXPLAINED
+    engine = replace(KILL, address=None)
+    assert cause_of(BROKEN, [engine]) is ErrorCause.UNEXPLAINED
+    assert cause_of(replace(BROKEN, address=None), [engine]) is ErrorCause.UNEXPLAINED
 
 
 def test_the_latest_of_several_kills_explains_as_well() -> None:
@@ -83,8 +99,15 @@ def test_errors_are_read_without_what_the_client_cancelled() -> None:
         record(1, {"code": 499, "type": "RequestCancellationError", "message": "cancelled"}),
         record(5, {"code": None, "type": "ServerDisconnectedError", "message": "gone"}),
         record(6, {"code": 503, "type": None, "message": "no"}),
+        record(7, {"code": 502, "type": "Bad Gateway", "message": "gone"}),
+        record(-1, {"type": "ValueError", "message": "no metadata"}),
     ]
-    assert errors_in(records, 3) == [SoakError(5, 7, 2, "ServerDisconnectedError: gone"), SoakError(5, 7, 0, "503: no")]
+    assert errors_in(records, 3) == [
+        SoakError(5, 7, 2, "ServerDisconnectedError: gone"),
+        SoakError(5, 7, 0, "503: no"),
+        SoakError(5, 7, 1, "502 Bad Gateway: gone"),
+        SoakError(5, 7, None, "ValueError: no metadata"),
+    ]
 
 
 def test_growth_of_a_process_and_from_life_to_life_is_not_flat() -> None:
@@ -108,11 +131,24 @@ def test_what_cannot_be_judged_is_not_met() -> None:
 
 
 def test_every_other_aim_is_judged() -> None:
-    judged = met(
-        replace(SOAK, status=None, kills=[KILL, replace(KILL, whole_ns=None)]), BROKEN, replace(BROKEN, address=1)
-    )
-    assert judged == {
+    odd = {"gw-us": {"completed": 9, "abandoned": 1, "not_found": 2, "failed_midstream": 1, "failed_internally": 1}}
+    soak = replace(SOAK, status=None, kills=[KILL, replace(KILL, whole_ns=None)], ends={**odd, "gw-eu": {"bad": 0}})
+    errors = BROKEN, replace(BROKEN, address=1)
+    assert {text: is_met for is_met, text in soak_judgement(soak, errors, RunCounts(failed=3))} == {
         "AIPerf ended by itself (exit status None)": False,
         "a kill explains each error (2 errors, 1 without one)": False,
+        "AIPerf counts the errors that it records (3 counted, 2 recorded)": False,
+        "AIPerf or a kill can cause each end that gateways count (1 otherwise, 1 × `failed_internally`)": False,
         "all was whole again after each kill (1 of 2)": False,
     }
+
+
+def test_what_gateways_count_of_kills_and_of_the_client_is_no_failure() -> None:
+    ends = {"gw-us": {"completed": 9, "abandoned": 1, "not_found": 2, "failed_before_first_byte": 1}}
+    assert all(met(replace(SOAK, ends=ends), BROKEN).values())
+
+
+def test_without_a_report_no_error_is_called_explained() -> None:
+    judged = {text: is_met for is_met, text in soak_judgement(SOAK, [], RunCounts(), "no export")}
+    assert judged.pop("AIPerf's report could be read") is False
+    assert not [text for text in judged if "error" in text]
