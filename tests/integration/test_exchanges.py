@@ -155,7 +155,7 @@ async def test_500_forwards_on_a_stream_that_is_killed_each_end_once_and_leave_n
         async with asyncio.TaskGroup() as tasks:
             for number in range(500):
                 tasks.create_task(client(number))
-                if number % 50 == 49:  # so that none waits longer to be accepted than it may
+                if number % 50 == 49:  # all at once, the last would be accepted too late
                     await until(lambda: len(begun) + len(failures) == number + 1)  # noqa: B023 - awaited at once
             assert failures == []
             assert callee.service.callers.streams == 1
