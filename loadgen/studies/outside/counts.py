@@ -11,8 +11,10 @@ from dataclasses import dataclass, fields
 
 from prometheus_client.parser import text_string_to_metric_families
 
-_COMPLETED, _LEFT, _NOT_FOUND = "completed", "abandoned", "not_found"
+COMPLETED, LEFT, NOT_FOUND = "completed", "abandoned", "not_found"
 _REQUESTS, _REFUSALS = "nightside_requests_total", "nightside_refusals_total"
+_ENDS = {_REQUESTS: "outcome", _REFUSALS: "reason"}
+"""Label that names the end, of each family of requests that have ended."""
 _TOKENS = ("nightside_prompt_tokens_total", "nightside_output_tokens_total")
 OPEN, DESCRIPTORS = "nightside_requests_open", "process_open_fds"
 _SUFFIX = "_total"
@@ -67,19 +69,21 @@ class Allowance:
 def counts_in(pages: Iterable[str]) -> RunCounts:
     """RunCounts since their start in the metrics pages of all gateways of a mesh; each request counts at one gateway.
     Requests that were refused at admission have failed."""
-    samples = [each for page in pages for family in text_string_to_metric_families(page) for each in family.samples]
-    ends: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
-    for each in samples:
-        if each.name == _REQUESTS:
-            ends[each.labels["outcome"]] += int(each.value)
-        elif each.name == _REFUSALS:
-            ends[each.labels["reason"]] += int(each.value)
-        elif each.name in _TOKENS:
-            tokens[each.name] += int(each.value)
-    failed = ends.total() - ends[_COMPLETED] - ends[_LEFT]
+    pages = [*pages]
+    ends = ends_in(pages)
+    tokens = {name: value_in(pages, name) for name in _TOKENS}
+    failed = ends.total() - ends[COMPLETED] - ends[LEFT]
     prompt_tokens, output_tokens = (tokens[name] for name in _TOKENS)
-    return RunCounts(ends[_COMPLETED], ends[_LEFT], failed, prompt_tokens, output_tokens, ends[_NOT_FOUND])
+    return RunCounts(ends[COMPLETED], ends[LEFT], failed, prompt_tokens, output_tokens, ends[NOT_FOUND])
+
+
+def ends_in(pages: Iterable[str]) -> Counter[str]:
+    """Requests by their ends, and by the reasons of those that were refused at admission."""
+    ends: Counter[str] = Counter()
+    for each in (each for page in pages for family in text_string_to_metric_families(page) for each in family.samples):
+        if each.name in _ENDS:
+            ends[each.labels[_ENDS[each.name]]] += int(each.value)
+    return ends
 
 
 def missing_in(page: str) -> list[str]:

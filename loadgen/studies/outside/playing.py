@@ -21,7 +21,7 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.demo.scenario import DemoScenario
 from loadgen.interrupts import leaves
 from loadgen.studies.outside.counts import DESCRIPTORS, OPEN, counts_in, missing_in, since, value_in
-from loadgen.studies.outside.outcomes import KEPT, VERSIONS, KeptRun, OutsideSetup, setup_in
+from loadgen.studies.outside.outcomes import KEPT, SOAK, SOAK_KEPT, VERSIONS, KeptRun, OutsideSetup, setup_in
 from loadgen.studies.outside.running import run_tool
 from loadgen.studies.outside.tokenizer import write_tokenizer
 from loadgen.studies.outside.tools import ENVIRONMENTS, LOG, RUNS, TOOLS, ToolRun, folder_of
@@ -52,13 +52,14 @@ def play_outside(
 
 
 def empty_for(folder: Path, tools: Collection[str], machine: Mapping[str, object]) -> Mapping[str, str]:
-    """Empty the folder but for runs of other tools on the same machine. Returns the versions of those tools."""
+    """Empty the folder but for a soak and runs of other tools on the same machine. Returns those tools' versions."""
     try:
         before = setup_in(folder)
     except (OSError, ValueError, TypeError):
         before = OutsideSetup({}, {})
     is_same = before.machine == machine
     staying = [folder_of(folder, run) for run in RUNS if is_same and run.tool.name not in tools]
+    staying += [folder / SOAK] if is_soak_of(folder, machine) else []
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         if path not in staying:
@@ -66,13 +67,22 @@ def empty_for(folder: Path, tools: Collection[str], machine: Mapping[str, object
     return {name: version for name, version in before.versions.items() if is_same and name not in tools}
 
 
+def is_soak_of(folder: Path, machine: Mapping[str, object]) -> bool:
+    """True if the folder of all runs has a soak of this machine."""
+    try:
+        told = json.loads((folder / SOAK / SOAK_KEPT).read_text(encoding="utf-8"))
+        return bool(told["machine"] == machine)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 async def _play(folder: Path, runs: Sequence[ToolRun], before: OutsideSetup, tell: Callable[[str], None]) -> None:
     chosen = {run.tool.name: run.tool for run in runs}.values()
     programs = {tool.name: program for tool in chosen if (program := tool.program(ENVIRONMENTS)) is not None}
     scenario = scenario_in(folder)
-    places: dict[str, object] = {**_files(folder, scenario.model), "model": scenario.model}
+    places: dict[str, object] = {**files_in(folder, scenario.model), "model": scenario.model}
     async with asyncio.TaskGroup() as tasks:
-        versions = {**before.versions, **await _versions(folder, programs, tasks)}
+        versions = {**before.versions, **await versions_of(folder, programs, tasks)}
         setup = OutsideSetup(versions, before.machine)
         (folder / VERSIONS).write_text(json.dumps(asdict(setup)), encoding="utf-8")
         async with running_mesh(scenario, OverflowMode.ON, _made(folder / "mesh"), tasks) as mesh:
@@ -94,7 +104,7 @@ def scenario_in(folder: Path) -> DemoScenario:
     return replace(base, regions=tuple(regions))
 
 
-async def _versions(folder: Path, programs: Mapping[str, Path], tasks: asyncio.TaskGroup) -> dict[str, str]:
+async def versions_of(folder: Path, programs: Mapping[str, Path], tasks: asyncio.TaskGroup) -> dict[str, str]:
     versions = {}
     for tool in TOOLS:
         if tool.name in programs:
@@ -151,7 +161,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _files(folder: Path, model: str) -> dict[str, Path]:
+def files_in(folder: Path, model: str) -> dict[str, Path]:
     """Files that tools are given, by the names of their places in commands."""
     messages = [{"role": "user", "content": "How are you?"}]
     files = {"tokenizer": folder / "tokenizer", "body": folder / "body.json", "config": folder / "schemathesis.toml"}

@@ -24,7 +24,7 @@ from loadgen.studies.outside.readings import (
 )
 
 ENVIRONMENTS = Path(".venv-outside")
-PLACES = ("us", "eu", "ap", "model", "tokenizer", "body", "config", "out")
+PLACES = ("us", "eu", "ap", "model", "tokenizer", "body", "config", "out", "seconds")
 UNKNOWN = "unknown"
 LOG = "log.txt"
 """File in a run's folder with what the tool printed."""
@@ -105,6 +105,13 @@ class ToolRun:
         return [each.format(**places) for each in self.arguments.split()]
 
 
+def shown_command(tool: OutsideTool, arguments: str) -> str:
+    """Command with the names of places instead of ports and folders."""
+    return " ".join(
+        [tool.name, *(each.format(**{name: f"${name.upper()}" for name in PLACES}) for each in arguments.split())]
+    )
+
+
 def folder_of(folder: Path, run: ToolRun) -> Path:
     """Folder of the run beneath the folder of all."""
     return folder / f"{run.tool.name}-{run.name.replace(' ', '-')}"
@@ -114,10 +121,16 @@ def _printed(read: Callable[[str], Reading]) -> Callable[[Path], Reading]:
     return lambda folder: read((folder / LOG).read_text(encoding="utf-8", errors="replace"))
 
 
-_AIPERF = (
+_AIPERF_OF_ANY_LENGTH = (
     "profile --model {model} --url {us} --url {eu} --url {ap} --endpoint-type chat --streaming --tokenizer {tokenizer}"
-    " --use-server-token-count --ui none --random-seed 1 --isl 1600 --osl 24 --artifact-dir {out}"
+    " --use-server-token-count --ui none --random-seed 1 --isl 1600 --artifact-dir {out}"
 )
+_AIPERF = f"{_AIPERF_OF_ANY_LENGTH} --osl 24"
+SOAK_ARGUMENTS = (
+    f"{_AIPERF_OF_ANY_LENGTH} --osl 48 --num-dataset-entries 1000 --request-rate 3 --benchmark-duration {{seconds}}"
+    " --request-cancellation-rate 5 --request-cancellation-delay 0.5"
+)
+"""AIPerf's arguments for a soak of `{seconds}`."""
 _GUIDELLM = (
     "run --backend kind=openai_http,target={us},model={model} --tokenizer kind=huggingface_auto,model={tokenizer}"
     " --data kind=synthetic_text,prompt_tokens=1600,output_tokens=16 --disable-progress"

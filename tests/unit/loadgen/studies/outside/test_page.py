@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loadgen.pages.markdown import NOTHING
 from loadgen.studies.outside.counts import RunCounts
-from loadgen.studies.outside.outcomes import KeptRun, OutsideOutcome, OutsideSetup, RunOutcome
+from loadgen.studies.outside.outcomes import KeptRun, OutsideOutcome, OutsideSetup, RunOutcome, SoakOutcome
 from loadgen.studies.outside.page import page_of
 from loadgen.studies.outside.readings import Reading
+from loadgen.studies.outside.soak import KeptSoak, SoakError, SoakKill
 from loadgen.studies.outside.tools import RUNS, SCHEMATHESIS, TOOLS, WRK, ToolRun
 
 MACHINE = {"cpu": "a", "cores": 2, "memory_gib": 4, "kernel": "6", "python": "Python", "core": "plain Python"}
@@ -17,6 +19,13 @@ SCHEMATHESIS_RUN = next(each for each in RUNS if each.tool is SCHEMATHESIS)
 KEPT = KeptRun(0, 12.4, 1.5, RunCounts(10, 2, 0, 4000, 480), (40, 41))
 EQUAL = RunOutcome(AIPERF_RUN, KEPT, Reading(RunCounts(10, 2, 0, 4000, 480), (("requests/s", "5"),)), "")
 SETUP = OutsideSetup({tool.name: "1.2" for tool in TOOLS}, MACHINE)
+SECOND = 1_000_000_000
+SOAK = KeptSoak(
+    3600.0, "1.0", MACHINE, "aiperf profile", 0, 50 * SECOND, 3700.0,
+    [SoakKill("gw-eu", 60 * SECOND, 61 * SECOND, 70 * SECOND, 80 * SECOND, address=1)], [], [1.0, 2.0],
+    {"gw-us": {"completed": 80, "not_found": 2}, "gw-eu": {"completed": 8, "abandoned": 4, "upstream_failed": 1}},
+    ["gw-us", "gw-eu"],
+)  # fmt: skip
 
 
 def page(*runs: RunOutcome, missing: tuple[ToolRun, ...] = ()) -> str:
@@ -81,3 +90,43 @@ def test_every_bad_end_is_named() -> None:
 def test_a_tool_that_is_not_installed_is_named() -> None:
     nothing = OutsideOutcome((), RUNS, OutsideSetup({}, MACHINE), {tool.name: "no package" for tool in TOOLS})
     assert page_of(nothing, TOOLS).count("**not run**: `no package`") == len(TOOLS)
+
+
+def test_a_soak_has_a_section_that_names_every_error_without_a_reason() -> None:
+    broken = SoakError(60 * SECOND, 61 * SECOND, 0, "ServerDisconnectedError: `gone`")
+    errors = [broken, replace(broken, address=1), replace(broken, address=None)]
+    text = page_of(OutsideOutcome((EQUAL,), (), SETUP, {}, SoakOutcome(SOAK, errors, RunCounts(90, 5, 3))), TOOLS)
+    assert "## A soak of 60 minutes" in text
+    assert "| completed | 90 | 88 |\n| left by AIPerf | 5 | 4 |\n| errors | 3 | 3 |\n" in text
+    assert "Their errors: 2 × `not_found`, 1 × `upstream_failed`." in text
+    assert "| gw-eu | 1 | 10.0–10.0 | 20.0–20.0 | 0 |" in text
+    assert "| in flight at the gateway when it was killed | 1 |" in text
+    assert text.count("- not explained: ") == 2
+    assert "- not explained: an unknown address, 10.0 to 11.0 s" in text
+    assert "- not explained: gw-us, 10.0 to 11.0 s: `ServerDisconnectedError: 'gone'`" in text
+    assert "- **not met**: a kill explains each error (3 errors, 2 without one)" in text
+
+
+def test_a_soak_that_never_began_has_a_section_with_its_exit_status() -> None:
+    idle = replace(SOAK, status=2, began_ns=0, took_s=3.0, kills=[], loads=[], ends={})
+    text = page_of(
+        OutsideOutcome((), (), SETUP, {}, SoakOutcome(idle, [], RunCounts(), "ValueError: no `export`")), TOOLS
+    )
+    assert "**AIPerf's report could not be read**: `ValueError: no 'export'`. Its exit status was 2, after 3 s." in text
+    assert "- **not met**: AIPerf's report could be read\n" in text
+    assert "| errors |" not in text
+    late = replace(idle, status=None)
+    text = page_of(OutsideOutcome((), (), SETUP, {}, SoakOutcome(late, [], RunCounts(), "no export")), TOOLS)
+    assert "`no export`. It was ended at its deadline, after 3 s." in text
+
+
+def test_a_process_that_was_not_ready_has_no_time_of_that() -> None:
+    slow = replace(SOAK, kills=[replace(SOAK.kills[0], whole_ns=None, is_ready=False)])
+    text = page_of(OutsideOutcome((), (), SETUP, {}, SoakOutcome(slow, [], RunCounts(90, 5, 0))), TOOLS)
+    assert f"| gw-eu | 1 | {NOTHING} | {NOTHING} | 1 |" in text
+
+
+def test_a_page_without_a_soak_says_so() -> None:
+    text = page(EQUAL)
+    assert "## A soak" not in text
+    assert "- No soak is kept" in text
