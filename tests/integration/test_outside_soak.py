@@ -15,11 +15,12 @@ from aiohttp.test_utils import TestServer
 
 from loadgen.demo.layout import lay_out
 from loadgen.demo.members import Member
+from loadgen.demo.members import RestartedProcess
 from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.processes import DemoFailure, running_child
 from loadgen.demo.scenario import DemoScenario
 from loadgen.round_trips import read_round_trips
-from loadgen.studies.long.fleet import LongMesh, RestartedProcess
+from loadgen.studies.long.fleet import LongMesh
 from loadgen.studies.outside.soak import PlannedKill
 from loadgen.studies.outside.soaking import SoakPlay
 from loadgen.wan import Wan

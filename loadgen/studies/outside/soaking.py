@@ -16,12 +16,13 @@ from pathlib import Path
 
 import aiohttp
 
+from loadgen.demo.members import RestartedProcess
 from loadgen.demo.processes import DemoFailure
 from loadgen.demo.region_files import CONTROLLER
 from loadgen.demo.scenario import DemoScenario
 from loadgen.interrupts import leaves
 from loadgen.studies.long.flatness import ProcessSample
-from loadgen.studies.long.fleet import LongMesh, Mortal, running_fleet
+from loadgen.studies.long.fleet import LongMesh, running_fleet
 from loadgen.studies.long.sampling import read_process
 from loadgen.studies.outside.counts import COMPLETED, ends_in
 from loadgen.studies.outside.outcomes import SOAK, SOAK_KEPT
@@ -212,7 +213,7 @@ class SoakPlay:
         self.tell(f"{planned.at_s:.0f} s: {name} killed; {ready}")
 
 
-async def _is_ready(process: Mortal) -> bool:
+async def _is_ready(process: RestartedProcess) -> bool:
     """Wait until the process is ready; False if it takes longer than a start may."""
     try:
         await process.until_ready()
