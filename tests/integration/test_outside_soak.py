@@ -14,8 +14,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadgen.demo.layout import lay_out
-from loadgen.demo.members import Member
-from loadgen.demo.members import RestartedProcess
+from loadgen.demo.members import Member, RestartedProcess
 from loadgen.demo.mesh import NamedMesh
 from loadgen.demo.processes import DemoFailure, running_child
 from loadgen.demo.scenario import DemoScenario
