@@ -68,7 +68,7 @@ def why_never_again(core: GatewayState, request: RequestState) -> Refusal | None
             f"gateways that serve the model take no request of so many tokens: {request.last_failure}",
         )
     if request.barred_at and request_class.pinned is None and core.is_awaited(request_class.model):
-        return Outcome.REJECTED_QUEUE_FULL, _ours_are_away(request_class.model)
+        return Outcome.REJECTED_QUEUE_FULL, _ours_are_elsewhere(request_class.model)
     if request.barred_at:
         return (
             Outcome.REJECTED_RESIDENCY_PROCESSING,
@@ -125,7 +125,7 @@ def _why_no_target(
     if allowed_peers and core.forwarding_stop is not None and not is_closed:
         return None
     if core.is_awaited(model):
-        return (Outcome.REJECTED_QUEUE_FULL, _ours_are_away(model)) if is_closed or forbidden else None
+        return (Outcome.REJECTED_QUEUE_FULL, _ours_are_elsewhere(model)) if is_closed or forbidden else None
     if is_closed:
         return Outcome.REJECTED_RESIDENCY_PROCESSING, f"closed: nothing is forwarded ({core.policy.closed_reason})"
     if forbidden:
@@ -135,7 +135,7 @@ def _why_no_target(
     return _does_not_exist(model)
 
 
-def _ours_are_away(model: ModelName) -> str:
+def _ours_are_elsewhere(model: ModelName) -> str:
     return f"this gateway's replicas of `{model}` are away for now"
 
 
