@@ -87,7 +87,7 @@ async def _play(
             after = await played.at_rest()
     kept = KeptSoak(
         seconds, version, machine, shown_command(AIPERF, SOAK_ARGUMENTS), end.status, played.began_ns, end.took_s,
-        played.kills, played.processes, played.loads, played.ends, [*mesh.gateways], (before, after),
+        played.kills, played.processes, played.loads, played.ends, [*mesh.gateways], played.decisions, (before, after),
     )  # fmt: skip
     (folder / SOAK_KEPT).write_text(json.dumps(asdict(kept)), encoding="utf-8")
 
@@ -101,6 +101,7 @@ class _Played:
     processes: list[ProcessSample] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
     _clock: Clock = field(default_factory=Clock)
+    decisions: dict[str, tuple[int, int]] = field(default_factory=dict)
     _lives: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
     _down: str = ""
     """Process that is killed, or not yet ready again."""
@@ -165,6 +166,9 @@ class _Played:
                 try:
                     async with session.get(f"{gateway.admin}/metrics") as response:
                         self._lives[name, pid] = ends_in([await response.text()])
+                    async with session.get(f"{gateway.admin}/admin/state") as response:
+                        kept = (await response.json())["decisions"]
+                        self.decisions[name] = kept["requests"], kept["bytes"]
                 except (aiohttp.ClientError, TimeoutError):  # it is down, or was killed meanwhile
                     continue
 
