@@ -26,7 +26,7 @@ SAMPLE_S = 5.0
 DOWN_S = 10.0
 """Time for which a killed process stays away, and the least time from one kill to the next."""
 REFUSED = "ConnectionRefusedError"
-"""Part of AIPerf's text for a connection that nobody accepts."""
+"""Part of AIPerf's text for a refused connection."""
 CHUNK_S = 1.0
 """Time that may lie between two chunks of a stream: AIPerf ends a broken one with its last chunk, before the kill."""
 _CANCELLED = "RequestCancellationError"
@@ -201,7 +201,7 @@ def _change(what: str, unit: str, points: Sequence[tuple[float, float]]) -> Held
 
 
 def soak_judgement(soak: KeptSoak, errors: Sequence[SoakError]) -> list[tuple[bool, str]]:
-    """What was aimed at, each with whether it is met."""
+    """Aims, each with whether it is met."""
     causes = causes_of(errors, soak.kills)
     strange = causes[ErrorCause.UNEXPLAINED]
     whole = sum(each.whole_ns is not None for each in soak.kills)

@@ -169,7 +169,7 @@ class _Played:
                     async with session.get(f"{gateway.admin}/admin/state") as response:
                         kept = (await response.json())["decisions"]
                         self.decisions[name] = kept["requests"], kept["bytes"]
-                except (aiohttp.ClientError, TimeoutError):  # it is down, or was killed meanwhile
+                except (aiohttp.ClientError, TimeoutError):  # the gateway is down, or was killed meanwhile
                     continue
 
     async def _strike(self, planned: list[PlannedKill]) -> None:

@@ -122,7 +122,7 @@ class ToolRun:
     status_1: str = ""
     """Meaning of exit status 1 beside a report."""
     is_real: bool = False
-    """For regions with real engines: what is judged is what answers say."""
+    """True where answers are judged by what they say, which takes real engines."""
 
     @property
     def title(self) -> str:
