@@ -29,6 +29,12 @@ echo "$4" >>asked
 printf '#!/bin/sh\\nfor pin; do :; done; echo "ERROR: no $pin"; ! grep -q "^${pin%%%%=*}$" failing\\n' >"$4/bin/python"
 chmod +x "$4/bin/python"
 """
+NPM = """#!/bin/sh
+# Installs nothing, and fails for tools that a file names.
+echo "$3" >>asked
+for pin; do :; done
+! grep -q "^${pin%%@*}$" failing || { echo "npm ERR! no $pin"; exit 1; }
+"""
 SH = shutil.which("sh") or "sh"
 LEAVES_ONE_BEHIND = "exec 3>held; sleep 1000 & exit 4"
 """Shell whose child holds the pipe's end open after the shell has ended."""
@@ -134,24 +140,31 @@ async def test_a_gateways_page_has_what_is_read_before_any_request(
 
 
 def test_only_an_installed_tool_is_ready(tmp_path: Path) -> None:
-    for name in (".ci/setup-outside", "loadgen/studies/outside/requirements.txt"):
-        (tmp_path / name).parent.mkdir(parents=True)
+    tools = "loadgen/studies/outside"
+    for name in (".ci/setup-outside", f"{tools}/requirements.txt", f"{tools}/npm.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    for name, text in ((".ci/setup-tests", "#!/bin/sh\n"), ("python", PYTHON)):
+    nothing = "#!/bin/sh\n"
+    for name, text in (
+        (".ci/setup-tests", nothing), (".ci/setup-engines", nothing), ("python", PYTHON), ("npm", NPM)
+    ):  # fmt: skip
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     asked, failing, folder = tmp_path / "asked", tmp_path / "failing", tmp_path / ".venv-outside"
 
     def install() -> list[str]:
         asked.write_text("")
-        subprocess.run(["env", f"PYTHON={tmp_path}/python", "sh", ".ci/setup-outside"], cwd=tmp_path, check=True)
+        found = f"{tmp_path}:/usr/bin:/bin"
+        command = ["env", f"PYTHON={tmp_path}/python", f"PATH={found}", "sh", ".ci/setup-outside"]
+        subprocess.run(command, cwd=tmp_path, check=True)
         return [Path(line).name for line in asked.read_text().split()]
 
-    failing.write_text("guidellm\n")
-    assert install() == ["aiperf", "guidellm", "schemathesis"]
+    failing.write_text("guidellm\ncompatcanary\n")
+    assert install() == ["aiperf", "guidellm", "schemathesis", "trustedrouter-provider-check", "compatcanary"]
     assert "ERROR: no guidellm==" in (folder / "unavailable-guidellm").read_text()
-    assert install() == ["guidellm"]
+    assert "npm ERR! no compatcanary@" in (folder / "unavailable-compatcanary").read_text()
+    assert install() == ["guidellm", "compatcanary"]
     failing.write_text("")
-    assert install() == ["guidellm"]
+    assert install() == ["guidellm", "compatcanary"]
     assert not (folder / "unavailable-guidellm").exists()
     assert install() == []

@@ -21,6 +21,7 @@ _WORDS = {
     "prompt_tokens": "prompt tokens",
     "output_tokens": "output tokens",
 }
+_WITHOUT_ENGINES = "; it needs the tool, and real engines, which `.ci/setup-engines llamacpp` sets up"
 
 
 def page_of(outcome: OutsideOutcome, tools: tuple[OutsideTool, ...]) -> str:
@@ -49,7 +50,7 @@ def _equal(outcome: OutsideOutcome) -> tuple[int, int]:
 
 def _troubles(outcome: OutsideOutcome) -> list[str]:
     """Failures of all runs, each with its reason if one is known."""
-    found = [f"{run.title}: it did not run." for run in outcome.missing]
+    found = [f"{run.title}: it did not run{_WITHOUT_ENGINES if run.is_real else ''}." for run in outcome.missing]
     for each in outcome.runs:
         name, status = each.name, each.kept.status
         if status is None:

@@ -8,23 +8,29 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import aiohttp
+import yaml
 
 from gateway.core.kernel.config import OverflowMode
+from loadgen.demo.layout import url_at
+from loadgen.demo.members import until_ready
 from loadgen.demo.mesh import running_mesh
-from loadgen.demo.processes import DemoFailure
-from loadgen.demo.scenario import DemoScenario
+from loadgen.demo.processes import DemoFailure, running_child
+from loadgen.demo.region_files import LOOPBACK, free_ports
+from loadgen.demo.scenario import DemoScenario, real_scenario
 from loadgen.interrupts import leaves
 from loadgen.studies.outside.counts import DESCRIPTORS, OPEN, counts_in, missing_in, since, value_in
 from loadgen.studies.outside.outcomes import KEPT, SOAK, SOAK_KEPT, VERSIONS, KeptRun, OutsideSetup, setup_in
 from loadgen.studies.outside.running import run_tool
 from loadgen.studies.outside.tokenizer import write_tokenizer
-from loadgen.studies.outside.tools import ENVIRONMENTS, LOG, RUNS, TOOLS, ToolRun, folder_of
+from loadgen.studies.outside.tools import ENVIRONMENTS, LOG, REAL_ENGINES, RUNS, TOOLS, ToolRun, folder_of
 
 _ENGINES = 2
 """Engines in each region."""
@@ -33,6 +39,8 @@ _QUIET_S = 30.0
 _VERSION_S = 60.0
 _POLL_S = 0.2
 _ANSWER_TOKENS = 16
+_TRACED = 60
+"""Requests of the trace."""
 
 
 def play_outside(
@@ -79,19 +87,49 @@ def is_soak_of(folder: Path, machine: Mapping[str, object]) -> bool:
 async def _play(folder: Path, runs: Sequence[ToolRun], before: OutsideSetup, tell: Callable[[str], None]) -> None:
     chosen = {run.tool.name: run.tool for run in runs}.values()
     programs = {tool.name: program for tool in chosen if (program := tool.program(ENVIRONMENTS)) is not None}
-    scenario = scenario_in(folder)
-    places: dict[str, object] = {**files_in(folder, scenario.model), "model": scenario.model}
+    real = (REAL_ENGINES / "bin" / "python").absolute()
     async with asyncio.TaskGroup() as tasks:
         versions = {**before.versions, **await versions_of(folder, programs, tasks)}
         setup = OutsideSetup(versions, before.machine)
         (folder / VERSIONS).write_text(json.dumps(asdict(setup)), encoding="utf-8")
-        async with running_mesh(scenario, OverflowMode.ON, _made(folder / "mesh"), tasks) as mesh:
-            places |= dict(zip(("us", "eu", "ap"), mesh.gateways.values(), strict=True))
-            for run in runs:
-                if (program := programs.get(run.tool.name)) is not None:
+        for name, scenario in (("mesh", scenario_in(folder)), ("mesh-real", real_scenario(real))):
+            is_real = scenario.llamacpp is not None
+            started = [run for run in runs if run.is_real is is_real and run.tool.name in programs]
+            if not started or (is_real and not real.exists()):
+                continue
+            mesh_folder = _made(folder / name)
+            async with AsyncExitStack() as stack:
+                mesh = await stack.enter_async_context(running_mesh(scenario, OverflowMode.ON, mesh_folder, tasks))
+                places = {
+                    **files_in(folder, scenario.model), "model": scenario.model,
+                    **dict(zip(("us", "eu", "ap"), mesh.gateways.values(), strict=False)),
+                    "engine": next(iter(mesh.engines.values()))[0],
+                    "tls": await stack.enter_async_context(_with_tls(mesh_folder, tasks)),
+                    "roots": mesh_folder / "certificates" / "roots.pem",
+                }  # fmt: skip
+                for run in started:
                     out = _made(folder_of(folder, run))
-                    kept = await _keep(run, [str(program), *run.command(**places, out=out)], out, mesh.admins.values())
-                    tell(f"{run.tool.name}, {run.name}: {kept.took_s:.0f} s")
+                    command = [str(programs[run.tool.name]), *run.command(**places, out=out)]
+                    kept = await _keep(run, command, out, mesh.admins.values())
+                    tell(f"{run.title}: {kept.took_s:.0f} s")
+
+
+@asynccontextmanager
+async def _with_tls(folder: Path, tasks: asyncio.TaskGroup) -> AsyncIterator[str]:
+    """Run a further gateway of the first region, by itself, with TLS for its clients; gives its address."""
+    region = DemoScenario().regions[0].name
+    http, admin = free_ports(2, random.Random())
+    document = yaml.safe_load((folder / f"{region}.yaml").read_text(encoding="utf-8"))
+    certificates = folder / "certificates" / f"gw-{region}.clients"
+    tls = {"certificate": f"{certificates}.pem", "key": f"{certificates}.key"}
+    kept = {key: document[key] for key in ("region", "jurisdiction", "policy", "replicas")}
+    listen = {"http": f"{LOOPBACK}:{http}", "admin": f"{LOOPBACK}:{admin}", "tls": tls}
+    file = folder / "tls.yaml"
+    file.write_text(yaml.safe_dump({"gateway": "gw-tls", **kept, "listen": listen}), encoding="utf-8")
+    command = ["nightside", "gateway", "run", str(file)]
+    async with running_child("the gateway with TLS", command, folder / "gateway-tls.log", tasks) as child:
+        await until_ready(child, [f"{url_at(admin)}/ready"])
+        yield f"{LOOPBACK}:{http}"
 
 
 def scenario_in(folder: Path) -> DemoScenario:
@@ -164,9 +202,19 @@ def _made(folder: Path) -> Path:
 def files_in(folder: Path, model: str) -> dict[str, Path]:
     """Files that tools are given, by the names of their places in commands."""
     messages = [{"role": "user", "content": "How are you?"}]
-    files = {"tokenizer": folder / "tokenizer", "body": folder / "body.json", "config": folder / "schemathesis.toml"}
+    names = {"tokenizer": "tokenizer", "body": "body.json", "trace": "trace.jsonl", "config": "schemathesis.toml"}
+    files = {place: folder / name for place, name in names.items()}
     write_tokenizer(files["tokenizer"])
     body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS}
     files["body"].write_text(json.dumps(body), encoding="utf-8")
+    files["trace"].write_text("".join(f"{json.dumps(each)}\n" for each in _trace()), encoding="utf-8")
     files["config"].write_text(f'[parameters]\n"body.model" = "{model}"\n', encoding="utf-8")
     return files
+
+
+def _trace() -> Iterator[dict[str, object]]:
+    """Requests in the format of Mooncake's traces, three or four in each second: of 1,600 tokens, in blocks of 512, of
+    which all share the first, and a fifth, a fifteenth and none the next ones."""
+    for number in range(_TRACED):
+        blocks = [0, 1 + number % 5, 10 + number % 15, 100 + number]
+        yield {"timestamp": 300 * number, "input_length": 1600, "output_length": 24, "hash_ids": blocks}

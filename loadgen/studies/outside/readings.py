@@ -207,6 +207,93 @@ def read_folder_of_schemathesis(folder: Path) -> Reading:
     return read_schemathesis(json.loads((folder / "report.json").read_text(encoding="utf-8")))
 
 
+def read_vllm(report: Mapping[str, Any]) -> Reading:
+    """Read the result of one `vllm bench serve`, which leaves out the requests by which it counts prompts' tokens."""
+    prompts = int(report["num_prompts"])
+    counts = RunCounts(
+        completed=int(report["completed"]),
+        failed=int(report["failed"]),
+        prompt_tokens=int(report["total_input_tokens"]),
+        output_tokens=int(report["total_output_tokens"]),
+    )
+    figures = tuple((name, f"{report[key]:.{digits}f}") for name, key, digits in _VLLM_FIGURES)
+    return Reading(
+        counts, figures, _named({"failed": int(report["failed"])}), left_out=RunCounts(completed=prompts + 1)
+    )
+
+
+_VLLM_FIGURES = (
+    ("requests/s", "request_throughput", 2),
+    ("output tokens/s", "output_throughput", 0),
+    ("TTFT p50, ms", "median_ttft_ms", 0),
+    ("TTFT p99, ms", "p99_ttft_ms", 0),
+    ("inter-token latency p50, ms", "median_itl_ms", 1),
+)
+
+
+def read_folder_of_vllm(folder: Path) -> Reading:
+    return read_vllm(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def read_compatcanary(report: Mapping[str, Any]) -> Reading:
+    """Read the report of one scan."""
+    summary = report["summary"]
+    figures = (("score", f"{report['score']} of 100"), *_by_status(summary, ("passes", "warnings", "failures")))
+    failures = [
+        _observed(each, each["name"], each["summary"]) for each in report["results"] if each["status"] != "pass"
+    ]
+    return Reading(figures=figures, failures=tuple(failures))
+
+
+def read_folder_of_compatcanary(folder: Path) -> Reading:
+    return read_compatcanary(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def read_trustedrouter(report: Mapping[str, Any]) -> Reading:
+    """Read the report of one run. What it skips is named beside what fails."""
+    checks = report["checks"]
+    failures = [
+        _observed(each, each["id"], str(each["measured"].get("reason") or each["assertion"]))
+        for each in checks
+        if each["status"] != "pass"
+    ]
+    return Reading(
+        figures=_by_status(report["summary"], ("passed", "warned", "failed", "skipped")), failures=tuple(failures)
+    )
+
+
+def read_folder_of_trustedrouter(folder: Path) -> Reading:
+    return read_trustedrouter(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def read_testssl(findings: Sequence[Mapping[str, Any]]) -> Reading:
+    """Read the findings of one run. All that are worse than good or for information alone are failures."""
+    severities = Counter(each["severity"] for each in findings)
+    told = {each["id"]: each["finding"] for each in findings}
+    figures = [(name, told[name]) for name in _TLS_VERSIONS]
+    figures += [(f"findings, {name}", str(number)) for name, number in sorted(severities.items())]
+    failures = [
+        _observed(each, each["id"], each["finding"], "severity") for each in findings if each["severity"] not in _FINE
+    ]
+    return Reading(figures=tuple(figures), failures=tuple(failures))
+
+
+_TLS_VERSIONS = ("SSLv2", "SSLv3", "TLS1", "TLS1_1", "TLS1_2", "TLS1_3")
+_FINE = ("OK", "INFO", "DEBUG")
+
+
+def read_folder_of_testssl(folder: Path) -> Reading:
+    return read_testssl(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def _by_status(summary: Mapping[str, Any], names: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(summary[name])) for name in names)
+
+
+def _observed(each: Mapping[str, Any], name: str, text: str, kind: str = "status") -> str:
+    return f"{each[kind]}: {name}: {text}"
+
+
 def _found(pattern: str, text: str) -> str:
     if match := re.search(pattern, text):
         return match[1]

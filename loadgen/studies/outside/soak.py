@@ -115,6 +115,8 @@ class KeptSoak:
     """Requests of each gateway by their ends, over all of its lives, as last read in each."""
     addresses: Sequence[str]
     """Gateways in the order in which AIPerf sends to them."""
+    decisions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Requests whose decisions each gateway keeps at the end, and their bytes by its own account."""
     rest: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
     """Open file descriptors of each process at rest, before and after."""
 
@@ -202,12 +204,20 @@ def held_in(soak: KeptSoak) -> Iterator[HeldChange]:
                 ]
             what = name if spans else f"{name}, its lives"
             yield _change(what, unit, points)
+            if spans and figure == "resident_kib" and name in soak.decisions:
+                yield _change(what, f"{unit} less kept decisions", _without(points, soak.decisions[name][1]))
     before, after = soak.rest
     for name in dict.fromkeys((*before, *after)):
         if name in before and name in after:
             yield HeldChange(name, "descriptors at rest", Change(before[name], after[name], is_count=True))
         else:
             yield HeldChange(name, "descriptors at rest", None, "it did not run then")
+
+
+def _without(points: Sequence[tuple[float, float]], kept_bytes: int) -> list[tuple[float, float]]:
+    """Points in MiB without what has been kept by then, of which the load adds the same in any time."""
+    begin_s, end_s = points[0][0], points[-1][0]
+    return [(at_s, value - kept_bytes / 2**20 * (at_s - begin_s) / max(end_s - begin_s, 1.0)) for at_s, value in points]
 
 
 def _change(what: str, unit: str, points: Sequence[tuple[float, float]]) -> HeldChange:

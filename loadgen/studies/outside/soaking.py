@@ -98,7 +98,7 @@ async def _play(
             after = await played.at_rest()
     return KeptSoak(
         seconds, version, machine, shown_command(AIPERF, SOAK_ARGUMENTS), end.status, played.began_ns, end.took_s,
-        played.kills, played.processes, played.loads, played.ends, [*mesh.gateways], (before, after),
+        played.kills, played.processes, played.loads, played.ends, [*mesh.gateways], played.decisions, (before, after),
     )  # fmt: skip
 
 
@@ -116,6 +116,7 @@ class SoakPlay:
     """Set once AIPerf has ended."""
     down_s: float = DOWN_S
     _clock: Clock = field(default_factory=Clock)
+    decisions: dict[str, tuple[int, int]] = field(default_factory=dict)
     _lives: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
     _down: str = ""
     """Process that is killed, or not yet ready again."""
@@ -186,6 +187,9 @@ class SoakPlay:
                 try:
                     async with session.get(f"{gateway.admin}/metrics") as response:
                         self._lives[name, pid] = ends_in([await response.text()])
+                    async with session.get(f"{gateway.admin}/admin/state") as response:
+                        kept = (await response.json())["decisions"]
+                        self.decisions[name] = kept["requests"], kept["bytes"]
                 except (aiohttp.ClientError, TimeoutError):  # the gateway is down, or was killed meanwhile
                     continue
 

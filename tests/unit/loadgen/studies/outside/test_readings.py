@@ -11,10 +11,14 @@ from loadgen.studies.outside.counts import RunCounts
 from loadgen.studies.outside.readings import (
     Reading,
     read_aiperf,
+    read_compatcanary,
     read_guidellm,
     read_h2load,
     read_schemathesis,
     read_slowhttptest,
+    read_testssl,
+    read_trustedrouter,
+    read_vllm,
     read_wrk,
 )
 
@@ -223,3 +227,58 @@ def test_an_export_without_its_counts_is_not_read() -> None:
         read_aiperf([{**AIPERF, "request_count": None}])
     with pytest.raises(ValueError, match="no benchmark"):
         read_guidellm({"benchmarks": []})
+
+
+def test_vllm_leaves_out_the_requests_that_count_tokens() -> None:
+    figures = {"request_throughput": 5.6, "output_throughput": 134.5, "median_ttft_ms": 180.2, "p99_ttft_ms": 404.7}
+    counts = {
+        "num_prompts": 120,
+        "completed": 118,
+        "failed": 2,
+        "total_input_tokens": 39305,
+        "total_output_tokens": 2832,
+    }
+    reading = read_vllm({**counts, **figures, "median_itl_ms": 55.8})
+    assert reading.counts == RunCounts(118, None, 2, 39305, 2832)
+    assert reading.left_out == RunCounts(completed=121)
+    assert ("TTFT p99, ms", "405") in reading.figures
+    assert reading.failures == ("2 × failed",)
+
+
+def test_compatcanary_names_probes_that_do_not_pass() -> None:
+    probes = [
+        {"name": "Model discovery", "status": "pass", "summary": "Discovered 1 models"},
+        {"name": "Forced tool call", "status": "fail", "summary": "Expected a function tool call"},
+    ]
+    reading = read_compatcanary(
+        {"score": 82, "summary": {"passes": 6, "warnings": 0, "failures": 1}, "results": probes}
+    )
+    assert reading.figures == (("score", "82 of 100"), ("passes", "6"), ("warnings", "0"), ("failures", "1"))
+    assert reading.failures == ("fail: Forced tool call: Expected a function tool call",)
+
+
+def test_trustedrouter_names_checks_that_fail_or_are_skipped() -> None:
+    checks = [
+        {"id": "chat.usage", "status": "pass", "assertion": "usage adds up", "measured": {}},
+        {"id": "chat.pong", "status": "fail", "assertion": "an answer is matched", "measured": {"reason": None}},
+        {"id": "tools", "status": "skip", "assertion": "calls", "measured": {"reason": "no calls"}},
+    ]
+    reading = read_trustedrouter({"summary": {"passed": 1, "warned": 0, "failed": 1, "skipped": 1}, "checks": checks})
+    assert reading.figures == (("passed", "1"), ("warned", "0"), ("failed", "1"), ("skipped", "1"))
+    assert reading.failures == ("fail: chat.pong: an answer is matched", "skip: tools: no calls")
+
+
+def test_testssl_names_findings_that_are_not_fine() -> None:
+    findings = [
+        *({"id": each, "severity": "INFO", "finding": "not offered"} for each in ("SSLv2", "SSLv3", "TLS1", "TLS1_1")),
+        {"id": "TLS1_2", "severity": "OK", "finding": "offered"},
+        {"id": "TLS1_3", "severity": "OK", "finding": "offered"},
+        {"id": "HSTS", "severity": "LOW", "finding": "not offered"},
+    ]
+    reading = read_testssl(findings)
+    assert reading.figures[3:7] == (
+        ("TLS1_1", "not offered"), ("TLS1_2", "offered"), ("TLS1_3", "offered"), ("findings, INFO", "4"),
+    )  # fmt: skip
+    assert reading.failures == ("LOW: HSTS: not offered",)
+    with pytest.raises(KeyError, match="SSLv2"):
+        read_testssl(findings[1:])

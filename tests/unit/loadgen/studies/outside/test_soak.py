@@ -120,6 +120,15 @@ def test_growth_of_a_process_and_from_life_to_life_is_not_flat() -> None:
     ]  # fmt: skip
 
 
+def test_decisions_that_a_gateway_keeps_are_taken_from_its_growth() -> None:
+    growing = replace(SOAK, processes=samples("gw-us", [1], growth=300.0))
+    kept = replace(growing, decisions={"gw-us": (900, 60 * 300 * 1024)})
+    changes = {each.unit: each.change for each in held_in(kept)}
+    assert (without := changes["resident MiB less kept decisions"]) is not None
+    assert without.share == pytest.approx(0.0, abs=1e-6)
+    assert changes["resident MiB"] == {each.unit: each.change for each in held_in(growing)}["resident MiB"]
+
+
 def test_what_cannot_be_judged_is_not_met() -> None:
     soak = replace(SOAK, processes=samples("gw-us", [1])[:1], rest=({"gw-us": 40, "gw-ap": 40}, {"gw-us": 43}))
     changes = {(each.what, each.unit): each for each in held_in(soak)}

@@ -9,7 +9,19 @@ import pytest
 from loadgen.studies.outside import tools
 from loadgen.studies.outside.counts import RunCounts, compared, unexplained
 from loadgen.studies.outside.readings import Reading
-from loadgen.studies.outside.tools import AIPERF, GUIDELLM, PLACES, RUNS, TOOLS, WRK, OutsideTool, ToolRun, folder_of
+from loadgen.studies.outside.tools import (
+    AIPERF,
+    GUIDELLM,
+    PLACES,
+    RUNS,
+    TOOLS,
+    VLLM,
+    WRK,
+    OutsideTool,
+    PackageSource,
+    ToolRun,
+    folder_of,
+)
 
 ROOT = Path(tools.__file__).parents[3]
 
@@ -26,10 +38,15 @@ def test_no_two_runs_have_one_folder() -> None:
 
 def test_every_tool_is_installed_by_the_projects_files() -> None:
     pins = (ROOT / "loadgen/studies/outside/requirements.txt").read_text().split()
+    node_pins = (ROOT / "loadgen/studies/outside/npm.txt").read_text().split()
     programs = (ROOT / ".ci/outside-programs").read_text().splitlines()
     for tool in TOOLS:
-        if tool.is_python:
+        if tool.home is not None:
+            assert "not there" in tool.why_absent(Path()) or tool.program(Path()) is not None
+        elif tool.registry is PackageSource.PYPI:
             assert any(pin.startswith(f"{tool.package}==") for pin in pins)
+        elif tool.registry is PackageSource.NPM:
+            assert any(pin.startswith(f"{tool.package}@") for pin in node_pins)
         else:
             assert any(line.split()[:2] == [tool.name, tool.package] for line in programs)
 
@@ -77,6 +94,8 @@ def test_a_tool_that_is_installed_was_not_chosen(tmp_path: Path) -> None:
         (GUIDELLM, RunCounts(71), RunCounts(1), RunCounts(72), []),
         (GUIDELLM, RunCounts(70), RunCounts(1), RunCounts(72), ["completed"]),
         (GUIDELLM, RunCounts(73), RunCounts(1), RunCounts(72), ["completed"]),
+        (VLLM, RunCounts(120, failed=0), RunCounts(121), RunCounts(241, failed=4, not_found=4), []),
+        (VLLM, RunCounts(119, failed=0), RunCounts(121), RunCounts(241, failed=4, not_found=4), ["completed"]),
         (WRK, RunCounts(2737), RunCounts(), RunCounts(0), []),
         (WRK, RunCounts(2737), RunCounts(), RunCounts(1), ["completed"]),
     ],
