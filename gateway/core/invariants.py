@@ -60,7 +60,7 @@ _ROLES = {
 }
 _NO_LIMIT = 1 << 62
 _FEW_REQUESTS = 32
-"""Open requests up to which all of the state is checked after every event. With n times as many it is checked after
+"""Open requests below which all of the state is checked after every event. With n times as many it is checked after
 every n + 1 events, so that a check costs as much on average however many there are."""
 _ESTIMATES_MOVE = 2
 """Factor by which a cache estimate may have been larger when a hold was decided: other requests placed at the same

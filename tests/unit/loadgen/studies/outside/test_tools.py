@@ -43,9 +43,9 @@ def test_every_tool_is_installed_by_the_projects_files() -> None:
     for tool in TOOLS:
         if tool.home is not None:
             assert "not there" in tool.why_absent(Path()) or tool.program(Path()) is not None
-        elif tool.registry is PackageSource.PYPI:
+        elif tool.source is PackageSource.PYPI:
             assert any(pin.startswith(f"{tool.package}==") for pin in pins)
-        elif tool.registry is PackageSource.NPM:
+        elif tool.source is PackageSource.NPM:
             assert any(pin.startswith(f"{tool.package}@") for pin in node_pins)
         else:
             assert any(line.split()[:2] == [tool.name, tool.package] for line in programs)
