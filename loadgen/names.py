@@ -20,8 +20,6 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
-_PATIENCE_S = 1.0
-"""Time-out of one name server, after which the next one is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,8 @@ class NameResolver(AbstractResolver):
     network: str
     """Network of the client, such as `127.77.1.0/24`, sent to the name server (EDNS client subnet)."""
     clock: Clock
+    patience_s: float = 1.0
+    """Time-out of one name server, after which the next one is asked."""
     _kept: dict[str, tuple[NameAnswer, int]] = field(default_factory=dict)
     """Cached answers by name, each with its expiry. Bounded by the names that are asked for: there is one."""
 
@@ -59,7 +59,7 @@ class NameResolver(AbstractResolver):
         """Ask the name servers, bypassing the cache. Raises OSError if no server answers."""
         for host, port in self.servers:
             try:
-                async with asyncio.timeout(_PATIENCE_S):  # dnspython's own time-out may swallow a cancellation
+                async with asyncio.timeout(self.patience_s):  # dnspython's own time-out may swallow a cancellation
                     response = await dns.asyncquery.udp(self._query(name), host, port=port)
             except (dns.exception.DNSException, OSError):
                 continue

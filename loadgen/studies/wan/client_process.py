@@ -27,6 +27,8 @@ class SdkClientSettings(msgspec.Struct, frozen=True):
     model: str
     servers: tuple[tuple[str, int], ...]
     """Name servers, in the order in which they are asked."""
+    name_timeout_s: float
+    """Time-out of one question to a name server."""
     network: str
     users: int
     answer_tokens: int
@@ -48,7 +50,7 @@ def main(file: Path) -> None:
 
 async def _calls(settings: SdkClientSettings) -> list[SdkCall]:
     clock = Clock()
-    resolver = NameResolver(settings.servers, settings.network, clock)
+    resolver = NameResolver(settings.servers, settings.network, clock, settings.name_timeout_s)
     clients = Clients(
         settings.region, settings.url, settings.model, resolver, clock, timeout_s=settings.timeout_s,
         pause_s=settings.pause_s, answer_tokens=settings.answer_tokens, prompt_bytes=settings.prompt_bytes,

@@ -6,6 +6,11 @@ import msgspec
 
 TIMEOUT_S = 10.0
 """Time-out of the clients' SDK for each part of an answer."""
+NAME_ATTEMPTS = 2
+"""Times that a client asks its region's name server, as glibc's resolver does."""
+NAME_TIMEOUT_S = 5.0
+"""Time-out of each time, as glibc's. BIND asks the mesh's name servers one after the other, and needs seconds where the
+first ones are silent."""
 USERS = (12, 4, 4)
 """Users in each region; those of the first are more than its engine has room for, so that requests overflow."""
 SLOTS = 4

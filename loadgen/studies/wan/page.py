@@ -18,6 +18,8 @@ from loadgen.studies.wan.faults import JITTER_MS, REGIONS, STANDBY, NamesFault, 
 from loadgen.studies.wan.hosts import DRAIN_S
 from loadgen.studies.wan.outcomes import (
     BOTH_LED_S,
+    NAME_ATTEMPTS,
+    NAME_TIMEOUT_S,
     OVERLAP_S,
     PROMPT_BYTES,
     RECONNECT_S,
@@ -39,7 +41,7 @@ def page_of(faults: Sequence[WanFault], whole: PlayedFaults, machine: Mapping[st
         measured=[each for each in faults if played[each.name]],
         round_trips_ms=round_trips_ms(read_round_trips(ROUND_TRIPS_FILE)), jitter_ms=JITTER_MS, warm_s=WARM_S,
         regions=REGIONS, standby=STANDBY, drain_s=DRAIN_S, users=USERS, slots=SLOTS, timeout_s=TIMEOUT_S,
-        prompt_bytes=PROMPT_BYTES,
+        name_attempts=NAME_ATTEMPTS, name_timeout_s=NAME_TIMEOUT_S, prompt_bytes=PROMPT_BYTES,
         overlap_s=OVERLAP_S, reconnect_s=RECONNECT_S,
         ttft=_ttft, failed=_failed, noticed=_noticed, down=_down, whole=_whole, words=_words(outcomes),
         violations=[f"{each.fault}: {violation}" for each in outcomes for violation in each.violations],

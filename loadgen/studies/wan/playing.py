@@ -36,6 +36,8 @@ from loadgen.studies.wan.faults import REGIONS, STANDBY, Loss, WanFault, base_li
 from loadgen.studies.wan.histories import first_answer_s, led_away, overlaps, ran_twice, taken_in, violations
 from loadgen.studies.wan.hosts import DRAIN_S, OWN_FOLDER, WanHosts, running_hosts
 from loadgen.studies.wan.outcomes import (
+    NAME_ATTEMPTS,
+    NAME_TIMEOUT_S,
     OVERLAP_S,
     PROMPT_BYTES,
     RECONNECT_S,
@@ -62,8 +64,6 @@ _LOOKS_S = 3.0
 _PAUSE_S = 0.1
 _ANSWER_TOKENS = 24
 _ENGINES = (1, 2, 2)
-_ASKED = 2
-"""Times that a client's resolver asks the region's name server, as the system's does."""
 
 
 async def play_fault(fault: WanFault, kept: Path | None) -> FaultOutcome:
@@ -257,9 +257,8 @@ class _RecordedFault:
         runner = (*hosts.network.command(clients_of(region)), *OUR_MODULES)
         settings = SdkClientSettings(
             region, mesh.name.url, str(scenario.model), self._name_servers(mesh, hosts, region),
-            mesh.name.networks[region],
-            USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S, PROMPT_BYTES, TIMEOUT_S,
-            str(self._log(region)),
+            NAME_TIMEOUT_S, mesh.name.networks[region], USERS[number], _ANSWER_TOKENS, TIMEOUT_S, _PAUSE_S,
+            PROMPT_BYTES, TIMEOUT_S, str(self._log(region)),
         )  # fmt: skip
         file = self._folder / f"clients-{region}.json"
         file.write_bytes(msgspec.json.encode(settings))
@@ -272,7 +271,7 @@ class _RecordedFault:
         """Name servers that the region's clients ask: the region's own, or the mesh's where the name has two addresses,
         whose order theirs would not keep."""
         if not self._fault.stops_gateway:
-            return (hosts.name_server(region),) * _ASKED
+            return (hosts.name_server(region),) * NAME_ATTEMPTS
         assert mesh.name is not None, "there are controllers"
         own = mesh.first_of(region).host
         return tuple(sorted(mesh.name.servers, key=lambda server: server[0] != own))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import structlog
@@ -19,10 +19,9 @@ NOWHERE = ("255.255.255.255", 53)
 """Address to which nothing may be sent."""
 
 
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that answer have the time of a busy machine."""
-    monkeypatch.setattr("loadgen.names._PATIENCE_S", 60.0)
+def resolver_of(servers: Sequence[tuple[str, int]], network: str, clock: Clock) -> NameResolver:
+    """Resolver that gives servers the time of a busy machine."""
+    return NameResolver(servers, network, clock, patience_s=60.0)
 
 
 class Hands(Clock):
@@ -48,15 +47,15 @@ def servers(names: NameService) -> list[tuple[str, int]]:
 
 
 async def test_it_is_told_what_clients_of_its_network_are_told(names: NameService) -> None:
-    assert await NameResolver(servers(names), IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
-    elsewhere = await NameResolver(servers(names), IN_AP, Clock()).addresses(NAME)
+    assert await resolver_of(servers(names), IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
+    elsewhere = await resolver_of(servers(names), IN_AP, Clock()).addresses(NAME)
     assert set(elsewhere) == {each for each in EVERYBODY if ":" not in each}
 
 
 async def test_name_servers_shuffle_the_addresses_of_each_answer(names: NameService) -> None:
     orders: set[tuple[str, ...]] = set()
     for _ in range(64):
-        orders.add((await NameResolver(servers(names), IN_AP, Clock()).ask(NAME)).addresses)
+        orders.add((await resolver_of(servers(names), IN_AP, Clock()).ask(NAME)).addresses)
         if len(orders) > 1:
             break
     assert len(orders) > 1
@@ -65,7 +64,7 @@ async def test_name_servers_shuffle_the_addresses_of_each_answer(names: NameServ
 
 async def test_an_answer_is_kept_for_as_long_as_it_says_and_no_longer(names: NameService) -> None:
     clock = Hands()
-    resolver = NameResolver(servers(names), IN_US, clock)
+    resolver = resolver_of(servers(names), IN_US, clock)
     assert await resolver.addresses(NAME) == (US_ADDRESS,)
     names.apply(tree(2, us=("192.0.2.9",)))
     clock.at_ns = 4_999_999_999
@@ -75,31 +74,30 @@ async def test_an_answer_is_kept_for_as_long_as_it_says_and_no_longer(names: Nam
     assert await resolver.addresses(NAME) == ("192.0.2.9",)
 
 
-async def test_the_next_one_is_asked_where_one_fails(names: NameService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.names._PATIENCE_S", 5.0)  # the failure may be lost, and is a silence then
-    assert await NameResolver([NOWHERE, *servers(names)], IN_US, Clock()).addresses(NAME) == (US_ADDRESS,)
+async def test_the_next_one_is_asked_where_one_fails(names: NameService) -> None:
+    resolver = NameResolver([NOWHERE, *servers(names)], IN_US, Clock(), patience_s=5.0)  # a lost failure is a silence
+    assert await resolver.addresses(NAME) == (US_ADDRESS,)
 
 
 @pytest.mark.parametrize("server", [NOWHERE, ("127.0.0.1", 1)], ids=["fails", "is_silent"])
-async def test_no_answer_is_an_error(server: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadgen.names._PATIENCE_S", 0.1)
+async def test_no_answer_is_an_error(server: tuple[str, int]) -> None:
     with pytest.raises(OSError, match="no name server answers"):
-        await NameResolver([server], IN_US, Clock()).addresses(NAME)
+        await NameResolver([server], IN_US, Clock(), patience_s=0.1).addresses(NAME)
 
 
 async def test_a_name_that_leads_nowhere_is_an_error(names: NameService) -> None:
     with pytest.raises(OSError, match=r"leads nowhere .*: NOERROR: no gateway lives"):
-        await NameResolver(servers(names), IN_US, Clock()).addresses("ap-northeast-1.mesh.example.")
+        await resolver_of(servers(names), IN_US, Clock()).addresses("ap-northeast-1.mesh.example.")
 
 
 async def test_aiohttp_gets_it_with_the_port(names: NameService) -> None:
-    (found,) = await NameResolver(servers(names), IN_US, Clock()).resolve(NAME, 8080)
+    (found,) = await resolver_of(servers(names), IN_US, Clock()).resolve(NAME, 8080)
     assert (found["host"], found["port"], found["hostname"]) == (US_ADDRESS, 8080, NAME)
 
 
 async def test_one_who_has_no_records_yet_says_so() -> None:
     service = NameService(Clock(), structlog.get_logger())
     await service.start([Address("127.0.0.1", 0)])
-    answer = await NameResolver(servers(service), IN_US, Clock()).ask(NAME)
+    answer = await resolver_of(servers(service), IN_US, Clock()).ask(NAME)
     await service.stop()
     assert (answer.addresses, answer.why) == ((), "REFUSED")
