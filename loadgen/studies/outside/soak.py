@@ -20,7 +20,10 @@ from loadgen.studies.outside.counts import COMPLETED, LEFT, NOT_FOUND, RunCounts
 
 _SECOND_NS = 1_000_000_000
 KILL_EVERY_S = 120.0
-"""Time from one kill to the next, of an engine and of the gateway in turn."""
+"""Time from one kill to the next."""
+KILLS_OF_GATEWAY = 6
+"""Number of kills of which one is the gateway's: it lives for longer than `decisions.steady_after`, and so counts as up
+again soon."""
 KILLS_MIN = 4
 """Kills of a shorter soak, which come faster."""
 SAMPLE_S = 5.0
@@ -115,8 +118,6 @@ class KeptSoak:
     """Requests of each gateway by their ends, over all of its lives, as last read in each."""
     addresses: Sequence[str]
     """Gateways in the order in which AIPerf sends to them."""
-    decisions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Requests whose decisions each gateway keeps at the end, and their bytes by its own account."""
     rest: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
     """Open file descriptors of each process at rest, before and after."""
 
@@ -139,12 +140,16 @@ class HeldChange:
 
 
 def plan_kills(seconds: float, gateway: str, engines: Sequence[str]) -> list[PlannedKill]:
-    """Kills of engines, each in its turn, and of the gateway alternately. The last comes early enough for its successor
-    to serve before the load ends."""
+    """Kills of engines, each in its turn, and now and then of the gateway. The last comes early enough for its
+    successor to serve before the load ends."""
     every_s = kill_every_s(seconds)
     engine = cycle(engines)
     count = int(seconds / every_s + 0.001) - 1
-    return [PlannedKill(every_s * number, next(engine) if number % 2 else gateway) for number in range(1, count + 1)]
+    middle = KILLS_OF_GATEWAY // 2
+    return [
+        PlannedKill(every_s * number, gateway if number % KILLS_OF_GATEWAY == middle else next(engine))
+        for number in range(1, count + 1)
+    ]
 
 
 def kill_every_s(seconds: float) -> float:
@@ -204,20 +209,12 @@ def held_in(soak: KeptSoak) -> Iterator[HeldChange]:
                 ]
             what = name if spans else f"{name}, its lives"
             yield _change(what, unit, points)
-            if spans and figure == "resident_kib" and name in soak.decisions:
-                yield _change(what, f"{unit} less kept decisions", _without(points, soak.decisions[name][1]))
     before, after = soak.rest
     for name in dict.fromkeys((*before, *after)):
         if name in before and name in after:
             yield HeldChange(name, "descriptors at rest", Change(before[name], after[name], is_count=True))
         else:
             yield HeldChange(name, "descriptors at rest", None, "it did not run then")
-
-
-def _without(points: Sequence[tuple[float, float]], kept_bytes: int) -> list[tuple[float, float]]:
-    """Points in MiB without what has been kept by then, of which the load adds the same in any time."""
-    begin_s, end_s = points[0][0], points[-1][0]
-    return [(at_s, value - kept_bytes / 2**20 * (at_s - begin_s) / max(end_s - begin_s, 1.0)) for at_s, value in points]
 
 
 def _change(what: str, unit: str, points: Sequence[tuple[float, float]]) -> HeldChange:

@@ -12,6 +12,7 @@ from loadgen.studies.outside.counts import COMPLETED, LEFT, RunCounts
 from loadgen.studies.outside.soak import (
     CHUNK_S,
     DOWN_S,
+    KILLS_OF_GATEWAY,
     SAMPLE_S,
     ErrorCause,
     KeptSoak,
@@ -40,6 +41,7 @@ def soak_section(soak: KeptSoak, errors: Sequence[SoakError], counts: RunCounts,
     return render(
         "outside/soak.j2", soak=soak, counts=counts, minutes=soak.seconds / 60, every_s=kill_every_s(soak.seconds),
         mortal=next((each.name for each in soak.kills if each.address is not None), NOTHING), down_s=DOWN_S,
+        kills_of_gateway=KILLS_OF_GATEWAY,
         loads=(min(soak.loads), max(soak.loads), median(soak.loads)) if soak.loads else None, sample_s=SAMPLE_S,
         chunk_s=CHUNK_S, unread=shortened(unread, _UNREAD_MAX),
         ends={"completed": ends[COMPLETED], "abandoned": ends[LEFT], "failed": sum(others.values())},

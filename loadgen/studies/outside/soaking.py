@@ -11,7 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -23,6 +23,7 @@ from loadgen.demo.scenario import DemoScenario
 from loadgen.interrupts import leaves
 from loadgen.studies.long.flatness import ProcessSample
 from loadgen.studies.long.fleet import LongMesh, running_fleet
+from loadgen.studies.long.playing import BOUNDS
 from loadgen.studies.long.sampling import read_process
 from loadgen.studies.outside.counts import COMPLETED, ends_in
 from loadgen.studies.outside.outcomes import SOAK, SOAK_KEPT
@@ -42,8 +43,9 @@ from mesh.clock import Clock
 _PLAYED = f"{SOAK}-played"
 """Folder in which a soak is played."""
 _ANSWER_S = 5.0
-_REST_S = 20.0
-"""Time at rest before what processes hold is read."""
+_REST_S = 80.0
+"""Time at rest before what processes hold is read: longer than `limits.idle_connection`, so that connections to engines
+are closed."""
 _WHOLE_S = 60.0
 _POLL_S = 1.0
 _LATE_S = 600.0
@@ -80,7 +82,7 @@ def keep_soak(kept: KeptSoak, played: Path, place: Path) -> None:
 async def _play(
     folder: Path, program: Path, seconds: float, machine: Mapping[str, object], tell: Callable[[str], None]
 ) -> KeptSoak:
-    scenario = scenario_in(folder)
+    scenario = replace(scenario_in(folder), sections=BOUNDS)
     places = {**files_in(folder, scenario.model), "model": scenario.model, "seconds": f"{seconds:g}", "out": folder}
     (folder / "mesh").mkdir()
     async with asyncio.TaskGroup() as tasks:
@@ -98,7 +100,7 @@ async def _play(
             after = await played.at_rest()
     return KeptSoak(
         seconds, version, machine, shown_command(AIPERF, SOAK_ARGUMENTS), end.status, played.began_ns, end.took_s,
-        played.kills, played.processes, played.loads, played.ends, [*mesh.gateways], played.decisions, (before, after),
+        played.kills, played.processes, played.loads, played.ends, [*mesh.gateways], (before, after),
     )  # fmt: skip
 
 
@@ -116,8 +118,6 @@ class SoakPlay:
     """Set once AIPerf has ended."""
     down_s: float = DOWN_S
     _clock: Clock = field(default_factory=Clock)
-    decisions: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Requests whose decisions each gateway kept when it was last read, and their bytes."""
     _lives: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
     _down: str = ""
     """Process that is killed, or not yet ready again."""
@@ -181,7 +181,7 @@ class SoakPlay:
         return [each for each in found if each is not None]
 
     async def _read_gateways(self) -> None:
-        """Note by what ends each gateway's requests have ended, and the decisions that it keeps."""
+        """Note by what ends each gateway's requests have ended."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
             for name, gateway in self.mesh.gateways.items():
@@ -189,9 +189,6 @@ class SoakPlay:
                 try:
                     async with session.get(f"{gateway.admin}/metrics") as response:
                         self._lives[name, pid] = ends_in([await response.text()])
-                    async with session.get(f"{gateway.admin}/admin/state") as response:
-                        kept = (await response.json())["decisions"]
-                        self.decisions[name] = kept["requests"], kept["bytes"]
                 except (aiohttp.ClientError, TimeoutError):  # the gateway is down, or was killed meanwhile
                     continue
 

@@ -44,9 +44,10 @@ def met(soak: KeptSoak, *errors: SoakError) -> dict[str, bool]:
     return {text: is_met for is_met, text in soak_judgement(soak, errors, counts)}
 
 
-def test_an_engine_and_the_gateway_are_killed_in_turn_until_shortly_before_the_end() -> None:
+def test_engines_and_now_and_then_the_gateway_are_killed_until_shortly_before_the_end() -> None:
     planned = plan_kills(3600.0, "gw-ap", ["engine 0", "engine 1"])
-    assert [each.name for each in planned[:5]] == ["engine 0", "gw-ap", "engine 1", "gw-ap", "engine 0"]
+    assert [each.name for each in planned[:5]] == ["engine 0", "engine 1", "gw-ap", "engine 0", "engine 1"]
+    assert [each.at_s for each in planned if each.name == "gw-ap"] == [360.0, 1080.0, 1800.0, 2520.0, 3240.0]
     assert (len(planned), planned[0].at_s, planned[-1].at_s) == (29, 120.0, 3480.0)
     assert [each.at_s for each in plan_kills(50.0, "gw-ap", ["engine 0"])] == [10.0, 20.0, 30.0, 40.0]
     assert plan_kills(10.0, "gw-ap", ["engine 0"]) == []
@@ -118,15 +119,6 @@ def test_growth_of_a_process_and_from_life_to_life_is_not_flat() -> None:
     assert [text.partition(" are")[0] for text in failed] == [
         "gw-us: resident MiB", "gw-ap, its lives: resident MiB",
     ]  # fmt: skip
-
-
-def test_decisions_that_a_gateway_keeps_are_taken_from_its_growth() -> None:
-    growing = replace(SOAK, processes=samples("gw-us", [1], growth=300.0))
-    kept = replace(growing, decisions={"gw-us": (900, 60 * 300 * 1024)})
-    changes = {each.unit: each.change for each in held_in(kept)}
-    assert (without := changes["resident MiB less kept decisions"]) is not None
-    assert without.share == pytest.approx(0.0, abs=1e-6)
-    assert changes["resident MiB"] == {each.unit: each.change for each in held_in(growing)}["resident MiB"]
 
 
 def test_what_cannot_be_judged_is_not_met() -> None:
