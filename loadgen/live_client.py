@@ -7,6 +7,7 @@ failure.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -96,6 +97,8 @@ class PartialAnswer:
     """State of one answer as far as it has arrived."""
 
     served_by: RegionName | None = None
+    sent_to: str = ""
+    """Address that the request was sent to; empty if it was not sent, and in a session without AddressedRequest."""
     text: list[str] = field(default_factory=list)
     """Content of the answer, in pieces as they arrived."""
     text_events: int = 0
@@ -106,6 +109,18 @@ class PartialAnswer:
     def output_tokens(self) -> int:
         """Output tokens counted by the endpoint, or the number of text events where it reports no count."""
         return self.text_events if self.usage.completion_tokens is None else self.usage.completion_tokens
+
+
+_asked_for: ContextVar[PartialAnswer] = ContextVar("asked_for")
+
+
+class AddressedRequest(aiohttp.ClientRequest):
+    """Request of a session that notes the address which it is sent to, as no failure of aiohttp names it."""
+
+    async def send(self, conn: aiohttp.connector.Connection) -> aiohttp.ClientResponse:
+        if conn.transport is not None:
+            _asked_for.get().sent_to = str(conn.transport.get_extra_info("peername")[0])
+        return await super().send(conn)
 
 
 async def exchange(
@@ -121,6 +136,7 @@ async def exchange(
 
     Raises AnswerFailure, and aiohttp's errors for failed connections.
     """
+    _asked_for.set(answer)
     async with session.post(
         url, data=body, headers={"Content-Type": "application/json"} | dict(headers), allow_redirects=False
     ) as response:

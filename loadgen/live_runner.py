@@ -18,7 +18,14 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from gateway.core.vocabulary import RegionName
-from loadgen.live_client import SESSION_HEADER, AnswerFailure, EndpointDialect, PartialAnswer, exchange
+from loadgen.live_client import (
+    SESSION_HEADER,
+    AddressedRequest,
+    AnswerFailure,
+    EndpointDialect,
+    PartialAnswer,
+    exchange,
+)
 from loadgen.report import RequestReport
 from loadgen.vocabulary import RequestEnd
 from loadgen.workload import Message, Program, Workload
@@ -192,7 +199,7 @@ class LiveRunner:
             use_dns_cache=resolver is None,
         )
         async with aiohttp.ClientSession(
-            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar(), request_class=AddressedRequest
         ) as session:
             yield session
 
@@ -382,6 +389,7 @@ class LiveRunner:
             ended_ns=self._elapsed_ns(),
             first_token_ns=sent.first_token_ns,
             served_by=answer.served_by,
+            sent_to=answer.sent_to,
             output_tokens=answer.output_tokens,
             tokens_in_time=sent.tokens_in_time,
             prompt_tokens=answer.usage.prompt_tokens,

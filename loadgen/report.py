@@ -46,6 +46,8 @@ class RequestReport:
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     breaks: int = 0
     """Times that its answer broke."""
+    sent_to: str = ""
+    """Address that it was sent to, where there are real ones; empty if it was not sent."""
     pause_ns: int | None = None
     """Longest pause from a break of the answer to the next token; None: it never broke, or nothing continued it."""
 

@@ -115,6 +115,8 @@ class LongFaultPlayed:
     """True if the region has one gateway, and its policy admits none elsewhere for its clients."""
     is_whole: bool = True
     """False if all was not whole when the wait ended."""
+    address: str = ""
+    """Address of that region's gateway."""
 
     def is_in_time(self, seconds: float) -> bool:
         """True if it began within its slot, and before the load ended."""
@@ -173,9 +175,10 @@ def failure_of(record: RequestReport) -> ClientFailure | None:
 
 def explanation(record: RequestReport, played: Iterable[LongFaultPlayed]) -> LongFaultPlayed | None:
     """Fault that explains the failed request: the latest that began before its end, among those that cause its kind of
-    failure, struck its client's region or the one that answered, and lasted at any moment of it. A name that leads
-    nowhere is explained only where the one gateway is killed that the policy of the client's region admits, and only
-    until all is whole, which is some seconds after the name leads there again: no such answer is cached."""
+    failure, struck its client's region, the one that answered or that of the gateway it was sent to, and lasted at any
+    moment of it. A name that leads nowhere is explained only where the one gateway is killed that the policy of the
+    client's region admits, and only until all is whole, which is some seconds after the name leads there again: no such
+    answer is cached."""
     failure = failure_of(record)
     open_at = [each for each in played if each.began_s <= record.ended_ns / _SECOND_NS]
     is_explaining = _leaves_nameless if failure is ClientFailure.NAMELESS else partial(_explains, failure)
@@ -183,7 +186,8 @@ def explanation(record: RequestReport, played: Iterable[LongFaultPlayed]) -> Lon
 
 
 def _explains(failure: ClientFailure | None, record: RequestReport, played: LongFaultPlayed) -> bool:
-    is_struck = played.region in (record.client_region, record.served_by)
+    is_sent_there = bool(played.address) and played.address == record.sent_to
+    is_struck = is_sent_there or played.region in (record.client_region, record.served_by)
     is_soon = record.sent_ns / _SECOND_NS <= played.over_s + NAMED_S
     return is_struck and is_soon and failure in EXPLAINS.get(played.fault.kind, ())
 

@@ -199,7 +199,9 @@ class _Played:
             is_whole = await self._mesh.becomes_whole(process, WHOLE_S)
             self._starting = ""
             region = self._region(fault)
-            played = LongFaultPlayed(fault, began_s, self._now_s, region, region in self._regions_of_one, is_whole)
+            address = next((each.host for each in self._mesh.gateways.values() if each.region == region), "")
+            is_only_one = region in self._regions_of_one
+            played = LongFaultPlayed(fault, began_s, self._now_s, region, is_only_one, is_whole, address)
             self._record.faults.append(played)
             whole = f"whole after {played.over_s - began_s:.1f} s" if is_whole else f"not whole after {WHOLE_S:.0f} s"
             self._tell(f"{began_s:.0f} s: {fault.kind}: {fault.target}; {whole}")

@@ -118,7 +118,7 @@ async def test_a_whole_answer_is_counted_and_timed_from_its_first_content() -> N
         assert record.end is RequestEnd.COMPLETED
         assert record.first_token_ns is not None
         assert record.sent_ns < record.first_token_ns < record.ended_ns
-        assert (record.client_region, record.served_by) == (US, EU)
+        assert (record.client_region, record.served_by, record.sent_to) == (US, EU, "127.0.0.1")
         assert (record.prompt_tokens, record.output_tokens, record.cached_tokens) == (90, 5, 64)
 
 

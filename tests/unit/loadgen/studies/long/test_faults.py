@@ -72,6 +72,14 @@ def test_a_fault_explains_failures_of_requests_that_were_open(sent_s: float, end
     assert unexplained(failed(sent_s, ended_s), [played(LongFaultKind.KILL_GATEWAY)]) is not is_open
 
 
+def test_a_fault_explains_failures_of_requests_that_were_sent_to_its_gateway_from_elsewhere() -> None:
+    lost = replace(failed(51.0, 52.0, "ServerDisconnectedError: Server disconnected"), sent_to="192.0.2.1")
+    elsewhere = replace(played(LongFaultKind.KILL_GATEWAY, "r9"), address="192.0.2.1")
+    assert not unexplained(lost, [elsewhere])
+    assert unexplained(lost, [replace(elsewhere, address="192.0.2.2")])
+    assert unexplained(replace(lost, sent_to=""), [replace(elsewhere, address="")])
+
+
 def test_engines_and_the_controller_explain_no_failure() -> None:
     explaining = {each for each in LongFaultKind if not unexplained(failed(51.0, 52.0), [played(each)])}
     assert explaining == {LongFaultKind.KILL_GATEWAY, LongFaultKind.HALT_GATEWAY, LongFaultKind.CUT}
