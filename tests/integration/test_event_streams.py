@@ -24,6 +24,7 @@ from tests.hostile.event_streams import STORM_CASES, WATCHERS_MAX, StormCase
 from tests.support.controllers import plain_gateway, read_file
 from tests.support.core import SECOND, US
 from tests.support.gateways import ask, free_replicas, region_config, until, write_policy
+from tests.support.nightly import first_of
 from tests.support.storms import blowing
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -62,7 +63,7 @@ async def test_clients_of_a_gateway_notice_nothing(gateway: GatewayHandle, case:
         await until_answered(operator, gateway.admin_address)
 
 
-@pytest.mark.parametrize("case", STORM_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", first_of(STORM_CASES, kept=4), ids=lambda case: case.name)
 async def test_gateways_of_a_controller_notice_nothing(controller: ControllerHandle, case: StormCase) -> None:
     async with plain_gateway(controller.grpc_address, hello("us-1", US)) as attached:
         async with blowing(case, controller.admin_address) as storm:

@@ -13,11 +13,11 @@ SETTINGS = "[pytest]\nmarkers = nightly\naddopts = -p no:schemathesis -p no:anyi
     ("code", "caught_by"),
     [
         ("def test_it(): pass", ""),
-        ("def is_no_test(): assert 0", ""),
+        pytest.param("def is_no_test(): assert 0", "", marks=pytest.mark.nightly),
         ("def test_it(): pass\ndef test_worse(): assert 0\ndef test_worst(): assert 0", "test_a.py::test_worse"),
-        ("import of_nothing", "test_a.py"),
-        ("def test_it():\n  while True: pass", "5 s of CPU time"),
-        ("def test_it(): bytes(9 << 30)", "test_a.py::test_it"),
+        pytest.param("import of_nothing", "test_a.py", marks=pytest.mark.nightly),
+        pytest.param("def test_it():\n  while True: pass", "5 s of CPU time", marks=pytest.mark.nightly),
+        pytest.param("def test_it(): bytes(9 << 30)", "test_a.py::test_it", marks=pytest.mark.nightly),
     ],
 )
 def test_a_round_ends_with_the_first_failure_or_at_a_limit(tmp_path: Path, code: str, caught_by: str) -> None:

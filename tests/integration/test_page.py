@@ -40,7 +40,7 @@ from tests.support.served import Served, in_thread, served
 pytestmark = pytest.mark.slow
 TOKEN = "of-the-operators"
 LOOKER = "may-only-look"
-QUARTERS = 4
+PARTS = 8
 
 
 @pytest.fixture(scope="module")
@@ -140,18 +140,18 @@ async def test_a_request_is_looked_up_by_its_id_with_the_keyboard_alone(
     await in_thread(look)
 
 
-@pytest.mark.parametrize("quarter", first_of(list(range(QUARTERS))))
+@pytest.mark.parametrize("part", first_of(list(range(PARTS))))
 async def test_what_others_write_stays_text(
-    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page, session: aiohttp.ClientSession, quarter: int
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], page: Page, session: aiohttp.ClientSession, part: int
 ) -> None:
     """Pages of a gateway and of a controller with hostile names in every place that takes a name from outside: a
-    quarter of the names on the one and another on the other, and by night every name on both.
+    part of the names on the one and another on the other, and by night every name on both.
     """
     wrong: list[str] = []
     async with served(tmp_path, unused_tcp_port_factory, across=True) as up:
         states = await shown_by_both(up, tmp_path, session)
     for number, told in enumerate(states):
-        for case in NAME_CASES[(number + quarter) % QUARTERS :: QUARTERS]:
+        for case in NAME_CASES[(number + part) % PARTS :: PARTS]:
             async with pretending(hostile(told, case.text), case.text) as pretended:
                 wrong += await asyncio.to_thread(look_for_markup, page, pretended, case)
     assert not wrong, "\n".join(wrong)

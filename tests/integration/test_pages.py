@@ -220,7 +220,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("page", sorted({each.page for each in to_be_run()}))
 def test_what_a_page_prints_runs_in_its_order(page: str, folder: Path) -> None:
     for each in (each for each in to_be_run() if each.page == page):

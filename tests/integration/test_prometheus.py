@@ -22,6 +22,7 @@ from gateway.config.sections import AuditConfig
 from gateway.features.scaling.config import ScaledPoolConfig, ScalingConfig
 from tests.support.core import MODEL
 from tests.support.gateways import ask
+from tests.support.nightly import first_of
 from tests.support.programs import killed_at_the_end
 from tests.support.promql import (
     OF_THE_SCRAPE,
@@ -164,6 +165,7 @@ def stories_of(folder: Path, alert: dict[str, Any], recordings: list[dict[str, A
     return stories_file
 
 
+@pytest.mark.nightly
 def test_each_alert_fires_in_one_story_and_is_silent_in_another(tmp_path: Path) -> None:
     told = {alert["alert"]: set[bool]() for alert in ALERTS}
     for story in STORIES_TOLD:
@@ -182,7 +184,7 @@ def test_the_stories_hold_with_all_rules_in_force() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("defect", ["never", "always"])
+@pytest.mark.parametrize("defect", first_of(["never", "always"]))
 def test_the_stories_notice_an_alert_that_is_wrong(tmp_path: Path, defect: str) -> None:
     """Each alert is wrong in its own stories alone; one promtool plays all of them, and reports file by file."""
     wrong = f"vector({int(defect == 'always')}) == 1"

@@ -71,6 +71,7 @@ def test_the_wheel_runs_outside_the_repository(site: Path, tmp_path: Path) -> No
     assert "<h1>a day</h1>" in page
 
 
+@pytest.mark.nightly
 def test_scenarios_policies_and_a_trace_are_reached_by_name_without_the_repository(site: Path, tmp_path: Path) -> None:
     nightside = ("-m", "nightside")
     run_from(site, tmp_path, *nightside, "policy", "sample", "us-east-1", "eu-west-1", "-o", "policies")

@@ -1,5 +1,5 @@
-"""Gateways decide as recorded, in a world of each kind and three scenarios, and no invariant of these worlds breaks;
-`make digests` plays all of them.
+"""Gateways decide as recorded, in a world of each kind and a scenario, and no invariant of these worlds breaks; `make
+nightly` plays more of them, and `make digests` all.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ import json
 import pytest
 
 from tests.digests.run import RECORDED, digest_of, worlds
+from tests.support.nightly import first_of
 
-FEW = [
-    *("few_large/nightside", "tenant_limits/nightside", "priced/chat"),
-    pytest.param("skewed_day/nightside", marks=pytest.mark.nightly),
-    *(name for name in worlds() if name.partition("/")[2] == "1"),
-    *(pytest.param(name, marks=pytest.mark.nightly) for name in worlds() if name.partition("/")[2] in ("2", "3")),
-]
+SCENARIOS = ("few_large/nightside", "tenant_limits/nightside", "priced/chat", "skewed_day/nightside")
+LARGE = ("controller/1", "pair/1")
+SMALL = [name for name in worlds() if name.partition("/")[2] == "1" and name not in LARGE]
+DRAWN = [name for name in worlds() if name.partition("/")[2] in ("2", "3")]
 
 
-@pytest.mark.parametrize("name", FEW)
+@pytest.mark.parametrize("name", first_of([*SMALL, *SCENARIOS, *LARGE, *DRAWN], kept=len(SMALL) + 1))
 def test_a_world_is_decided_as_it_was_recorded(name: str) -> None:
     assert digest_of(name) == json.loads(RECORDED.read_text())[name], (
         f"decisions have changed: compare `python -m tests.digests.run --lines {name}` of both versions; "

@@ -114,7 +114,7 @@ def test_what_the_core_itself_raises_is_a_find(monkeypatch: pytest.MonkeyPatch) 
     plant.check()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mutant_is_caught_and_the_core_itself_is_not() -> None:
     assert hunt("one_rule_for_all", seeds=5).caught_by == "nothing leaves the regions its policy allows"
     assert hunt("blames_the_companion").caught_by.startswith("test_whoever_fails_has_the_other_stopped")

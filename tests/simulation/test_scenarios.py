@@ -40,7 +40,7 @@ def totals(name: str, *runs: str, every_invariant: bool = False, **changes: Any)
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mesh_serves_a_skewed_day_better_than_regions_on_their_own() -> None:
     found = totals("skewed_day", "nightside", "region_local", duration="50s", warm_up="10s")
     mesh, alone = found["nightside"], found["region_local"]
@@ -75,6 +75,7 @@ def test_pushing_blindly_costs_what_the_paper_says_it_costs() -> None:
     assert found["pending"]["tokens_per_s"] > 1.2 * found["blind"]["tokens_per_s"]
 
 
+@pytest.mark.nightly
 def test_a_prompt_that_only_another_region_knows_begins_sooner_there() -> None:
     scenario = load_scenario(FOLDER / "documents.yaml", {"duration": "60s", "warm_up": "30s"})
     ttft_s: dict[str, float] = {}
@@ -129,7 +130,7 @@ class _ElsewhereDecoded(DecisionDigest):
                 self.legs[home] += home != gateway_id.partition("/")[0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pools_whose_gateways_die_are_decoded_elsewhere_by_their_own_policies() -> None:
     faults = [
         {"kind": "gateway_crash", "target": f"{region}/gw", "at": f"{at}s", "lasts": "10s"}

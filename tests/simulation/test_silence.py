@@ -90,6 +90,7 @@ def test_twenty_bad_links_give_less_than_one_false_alarm_a_month(is_busy: bool) 
     assert in_the_mesh(seed=1, is_busy=is_busy) < MONTHS
 
 
+@pytest.mark.nightly
 def test_a_time_out_that_does_not_adapt_would_give_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(silence, "LATENESS_FACTOR", 0)
     assert in_the_mesh(seed=1) > 30 * MONTHS

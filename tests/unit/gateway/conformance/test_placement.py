@@ -14,13 +14,19 @@ from gateway.conformance.placement import REQUESTS, conformance_faults, main
 from gateway.core.features.prices.policy import Price
 from gateway.core.kernel.effects import RecordShadow, StartLeg
 from gateway.core.placement.catalogue import BUILT_IN
+from gateway.core.placement.cost import CostPolicy
 from gateway.core.placement.policy import Policy
+from gateway.core.placement.power_of_two import PowerOfTwo
 from gateway.core.vocabulary import PlacementReason
+from tests.support.nightly import first_of
 from tests.support.plug_ins import SOURCE, put
 
 FEW = 240
 """Requests that show every fault but that of books without a bound. Three runs, one in a process of its own, are what a
 check takes."""
+
+
+OTHERS = [each for each in (*BUILT_IN.values(), Price) if each not in (CostPolicy, PowerOfTwo)]
 
 
 @pytest.fixture
@@ -35,7 +41,7 @@ def policy_in(site: Path, package: str, source: str = SOURCE) -> type[Policy]:
     return policy
 
 
-@pytest.mark.parametrize("ours", [*BUILT_IN.values(), Price])
+@pytest.mark.parametrize("ours", first_of([CostPolicy, PowerOfTwo, *OTHERS], kept=2))
 def test_ours_may_decide(ours: type[Policy]) -> None:
     assert conformance_faults(ours, requests=FEW) == []
 
@@ -116,13 +122,14 @@ def choosing(how: str, before: str = "") -> str:
             ),
             "the second time",
         ),
-        (
+        pytest.param(
             "hoards",
             choosing(
                 "self.books = getattr(self, 'books', {}); self.books[profile.request_id] = mask\n"
                 "        return Choice(lowest_slot(mask))"
             ),
             "its books have no bound",
+            marks=pytest.mark.nightly,
         ),
         ("mute", SOURCE.replace("def choose_peer", "def choose_nobody"), "does not say how to choose_peer"),
     ],
