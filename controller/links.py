@@ -34,6 +34,8 @@ class Link:
         self.wanted: tuple[WantedReplicas, ...] = ()
         """Replicas wanted in its region, as last reported."""
         self.is_registered = False
+        self.follows_registered = False
+        """True if it replaced a stream, whose end is not told, of a gateway that was registered."""
         self.pushed: ControlVersion | None = None
         self.taken = hello.taken
         self.rejected: SnapshotRejected | None = None
@@ -84,6 +86,7 @@ class Links:
         older = self._links.get(link.gateway_id)
         if older is not None:
             older.replaced.set()
+            link.follows_registered = older.is_registered or older.follows_registered
         self._links[link.gateway_id] = link
 
     def drop(self, link: Link) -> bool:

@@ -56,7 +56,9 @@ class Registered(Struct, frozen=True):
         is_located = said.latitude is not None and said.longitude is not None
         location = Location(said.latitude, said.longitude) if is_located else None  # type: ignore[arg-type] # just asked
         abilities = frozenset(said.abilities)
-        return GatewayEntry(self.gateway_id, self.place, said.client_addresses, location, self.is_drained, abilities)
+        return GatewayEntry(
+            self.gateway_id, self.place, said.client_addresses, location, self.is_drained, abilities, self.has_announced
+        )
 
     @property
     def grant(self) -> PeerGrant | None:

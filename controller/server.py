@@ -185,7 +185,7 @@ class ControlService:
             self._log.info("gateway_stream_replaced", gateway=link.gateway_id, reason=why)
             return
         self._log.info("gateway_detached", gateway=link.gateway_id, reason=why)
-        if link.is_registered:
+        if link.is_registered or link.follows_registered:
             self._manager.driver.submit(GatewayDisconnected(link.gateway_id, why))
         self._on_link()
 

@@ -9,6 +9,7 @@ off.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import reduce
 from typing import assert_never
 
 from controller.core.assignment import Assigner
@@ -43,6 +44,7 @@ from controller.core.health import GatewayHealth
 from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
+from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import ResidencyPolicy
 from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
 from mesh.naming.tree import Area, RecordTree
@@ -75,6 +77,8 @@ class ControllerCore(MeshState):
         """Time before which no refusal ends; None without refusals."""
         self._is_settled = True
         """No event since the last assignment changes ownership or records."""
+        self._heard_since_ns: int | None = None
+        """Time since which any gateway has been connected; None while none is."""
         self._has_new_distance = False
         """A distance between two gateways was measured for the first time since the records were last made."""
         self._further: dict[RegionName, set[RegionName]] = {}
@@ -91,6 +95,10 @@ class ControllerCore(MeshState):
         self._effects = []
         self._take_in(event, now_ns)
         heard = self.heard()
+        if not heard:
+            self._heard_since_ns = None
+        elif self._heard_since_ns is None:
+            self._heard_since_ns = now_ns
         self._look_at_frozen(heard, now_ns)
         self._look_at_gateways(heard, now_ns)
         self._look_at_refusals(now_ns)
@@ -106,7 +114,7 @@ class ControllerCore(MeshState):
     def next_wakeup_ns(self) -> int | None:
         """Time at which ControllerTimePassed is wanted, if no other event comes first; None: not at all."""
         heard = self.heard()
-        times = [self._turn_ns(health, heard) for health in self.health.values()]
+        times = [self._turn_ns(gateway_id, health, heard) for gateway_id, health in self.health.items()]
         if self.frozen and not self._is_frozen_by_order:
             times.append(self._frozen_since_ns + self.config.freeze_max_ns)
         times.append(self._assigner.next_step_ns())
@@ -137,7 +145,7 @@ class ControllerCore(MeshState):
                 if (health := self.health.get(event.gateway_id)) is not None:
                     health.probe(event.healthy, event.detail, now_ns, was_refused=event.was_refused)
             case PeersHeard():
-                self._peers_heard(event)
+                self._peers_heard(event, now_ns)
             case GrantsLeftOut():
                 self._grants_left_out(event, now_ns)
             case FreezeOrdered():
@@ -170,8 +178,9 @@ class ControllerCore(MeshState):
             self._told.pop(gone, None)
             self._assigner.forget(gone)
             self.geography.forget(gone)
+            self.reported.pop(gone, None)
             for health in self.health.values():
-                health.said_by.pop(gone, None)
+                health.forget_witness(gone)
         for gateway_id in self.gateways:
             if gateway_id not in self.health:
                 self.health[gateway_id] = GatewayHealth(now_ns)
@@ -191,30 +200,39 @@ class ControllerCore(MeshState):
         self._is_settled = False
 
     def _policy_accepted(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
-        """Accept the policy that a gateway reports for its own region; a policy of any other place is ignored."""
+        """Accept the policy that a gateway reports for its own region; a policy of any other place is ignored. Where a
+        region's gateways report different ones, as while a file is rolled out, what all of them allow is in force, and
+        what was in force before counts until each has reported."""
         entry = self.gateways.get(gateway_id)
-        if entry is None or policy.place != entry.place or self.policies.get(entry.place.region) == policy:
+        if entry is None or policy.place != entry.place:
             return
-        self.policies[entry.place.region] = policy
-        self._effects.append(KeepPolicy(policy))
+        self.reported[gateway_id] = policy
+        region, known = entry.place.region, self.policies.get(entry.place.region)
+        own = sorted(each.gateway_id for each in self.gateways.values() if each.place == entry.place)
+        said = [self.reported[each] for each in own if each in self.reported]
+        if known is not None and len(said) < sum(self.gateways[each].is_announced for each in own):
+            said.append(known)
+        in_force = reduce(narrowed, [each for at, each in enumerate(said) if each not in said[:at]])
+        if in_force == known:
+            return
+        self.policies[region] = in_force
+        self._effects.append(KeepPolicy(in_force))
         self._is_settled = False
 
-    def _peers_heard(self, event: PeersHeard) -> None:
+    def _peers_heard(self, event: PeersHeard, now_ns: int) -> None:
         if event.gateway_id not in self.gateways:
             return
         for said in event.peers:
             health = self.health.get(said.gateway_id)
             if health is None or said.gateway_id == event.gateway_id:
                 continue
-            health.said_by[event.gateway_id] = said
+            health.hear_of(said, event.gateway_id, now_ns)
             if said.rtt_ns is not None and self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns):
                 self._choose_further_anew(event.gateway_id, said.gateway_id)
 
     def _choose_further_anew(self, *measured: GatewayId) -> None:
-        """Choose the further gateways again once a distance between two gateways is measured that was an estimate. A
-        region named by that estimate is not kept for its own sake."""
-        if not self.config.further_gateways:
-            return
+        """Choose the gateways of clients without one of their own, and the further ones, again once a distance between
+        two gateways is measured that was an estimate. A region named by that estimate is not kept for its own sake."""
         self._has_new_distance = True
         one, other = (self.gateways[each].place.region for each in measured)
         for client, further in ((one, other), (other, one)):
@@ -270,10 +288,16 @@ class ControllerCore(MeshState):
 
     # Gateway health
 
-    def _turn_ns(self, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
+    def _silent_at_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
+        """Time from which the gateway is to be called down as things stand; None: no such time is known."""
+        if health.condition is Condition.UNKNOWN and not self.gateways[gateway_id].is_announced:
+            return None
+        return health.silent_at_ns(self.config, heard, len(self.health) - 1, self._heard_since_ns)
+
+    def _turn_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
         """Time at which the gateway's condition changes if no event comes first; None: it does not."""
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
-            return None if self.frozen else health.silent_at_ns(self.config, heard, len(self.health) - 1)
+            return None if self.frozen else self._silent_at_ns(gateway_id, health, heard)
         return health.back_at_ns(self.config)
 
     def _look_at_gateways(self, heard: Collection[GatewayId], now_ns: int) -> None:
@@ -297,7 +321,7 @@ class ControllerCore(MeshState):
             return
         if health.condition not in HOLDS or self.frozen:
             return
-        silent_ns = health.silent_at_ns(self.config, heard, len(self.health) - 1)
+        silent_ns = self._silent_at_ns(gateway_id, health, heard)
         if silent_ns is not None and now_ns >= silent_ns:
             health.fall(now_ns, self.config)
             self._tell_condition(gateway_id, health.detail)

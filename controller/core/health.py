@@ -2,12 +2,13 @@
 decides nothing else.
 
 A gateway is down only if both agree: several probes in a row fail with no stream open, and no connected peer has heard
-from it. A network fault between the controller and one gateway does not make that gateway down. A gateway that this
-controller has not heard from is given time to connect, unless most others have heard it and do so no more.
+from it, as reports say that are newer than the silence. A network fault between the controller and one gateway does not
+make that gateway down. A gateway that this controller has not heard from is given time to connect once any other has,
+unless most others have heard it and do so no more.
 
-Proof is stronger than silence: the gateway's host refuses connections, and every connected peer that reports on the
-gateway has lost its connection to it. No fault of the controller's own network looks like that, so that gateways proven
-gone do not count towards a freeze, however many there are.
+Proof is stronger than silence: the gateway's host refuses connections, and most connected peers that report on the
+gateway have lost their connection to it. No fault of the controller's own network looks like that, so that gateways
+proven gone do not count towards a freeze, however many there are, and no single peer speaks for one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class GatewayHealth:
         "lost_ns",
         "probe_failures",
         "said_by",
+        "told_ns",
         "up_since_ns",
         "was_answered",
         "was_gone",
@@ -63,6 +65,8 @@ class GatewayHealth:
         """Times the gateway went down without a steady period in between; at most 32."""
         self.said_by: dict[GatewayId, HeardPeer] = {}
         """Last report of each peer on this gateway."""
+        self.told_ns: dict[GatewayId, int] = {}
+        """Time of that report."""
 
     def restore_down(self) -> None:
         """Mark the gateway as down since before the controller began, once, and as proven gone: it does not count
@@ -106,6 +110,14 @@ class GatewayHealth:
         if self.connected and not self.probe_failures and self.answers_since_ns is None:
             self.answers_since_ns = now_ns
 
+    def hear_of(self, said: HeardPeer, witness: GatewayId, now_ns: int) -> None:
+        """Take in the report of a peer on this gateway."""
+        self.said_by[witness], self.told_ns[witness] = said, now_ns
+
+    def forget_witness(self, witness: GatewayId) -> None:
+        self.said_by.pop(witness, None)
+        self.told_ns.pop(witness, None)
+
     # Conclusions
 
     def look_for_proof(self, config: ControllerConfig, witnesses: Collection[GatewayId]) -> None:
@@ -115,24 +127,32 @@ class GatewayHealth:
             return
         if self.probe_failures >= config.probe_failures_min:
             said = [self.said_by[witness] for witness in witnesses if witness in self.said_by]
-            self.is_proven_gone = bool(said) and all(each.is_broken for each in said)
+            self.is_proven_gone = 2 * sum(each.is_broken for each in said) > len(said)
 
-    def silent_at_ns(self, config: ControllerConfig, witnesses: Collection[GatewayId], others: int) -> int | None:
-        """Time from which the gateway is to be called down as things stand; None while its stream is open or too few
-        probes have failed. `witnesses` are the gateways whose reports count, those connected to the controller;
-        `others` is the number of all gateways but this one."""
+    def silent_at_ns(
+        self, config: ControllerConfig, witnesses: Collection[GatewayId], others: int, heard_since_ns: int | None
+    ) -> int | None:
+        """Time from which the gateway is to be called down as things stand; None while its stream is open, too few
+        probes have failed, or a witness may still hear it. `witnesses` are the gateways whose reports count, those
+        connected to the controller; `others` is the number of all gateways but this one, and `heard_since_ns` the time
+        since which any has been connected, None while none is."""
         if self.connected or self.probe_failures < config.probe_failures_min:
             return None
         assert self.lost_ns is not None, "without a stream it was lost at some time"
-        said = [self.said_by[witness] for witness in witnesses if witness in self.said_by]
-        is_unknown = self.condition is Condition.UNKNOWN and not self.is_proven_gone
-        if is_unknown and 2 * sum(each.heard_ns is not None for each in said) <= others:
-            silent_ns = self.known_since_ns + config.unknown_for_ns
-        else:
-            silent_ns = self.lost_ns
-        for each in said:
+        if self.is_proven_gone:
+            return self.lost_ns
+        said = [(self.said_by[witness], self.told_ns[witness]) for witness in witnesses if witness in self.said_by]
+        silent_ns = self.lost_ns
+        if self.condition is Condition.UNKNOWN and 2 * sum(each.heard_ns is not None for each, _ in said) <= others:
+            if others and heard_since_ns is None:
+                return None  # the controller itself may be cut off
+            silent_ns = max(self.known_since_ns, heard_since_ns or 0) + config.unknown_for_ns
+        for each, told_ns in said:
             if not each.is_broken and each.heard_ns is not None:
-                silent_ns = max(silent_ns, each.heard_ns + config.silence_ns)
+                quiet_ns = each.heard_ns + config.silence_ns
+                if told_ns < quiet_ns:
+                    return None
+                silent_ns = max(silent_ns, quiet_ns)
         return silent_ns
 
     def back_at_ns(self, config: ControllerConfig) -> int | None:

@@ -26,7 +26,9 @@ class MeshState:
         self.replicas: dict[ReplicaId, ReplicaEntry] = {}
         self.health: dict[GatewayId, GatewayHealth] = {}
         self.policies: dict[RegionName, ResidencyPolicy] = {}
-        """Last policy reported by a gateway of each region; adoptions rest on it."""
+        """Policy of each region: what all policies allow that its gateways have reported; adoptions rest on it."""
+        self.reported: dict[GatewayId, ResidencyPolicy] = {}
+        """Last policy that each gateway has reported for its region since the controller began."""
         self.narrowings: dict[RegionName, ResidencyPolicy] = {}
         """Policy by which the controller narrows a region's own, by region; elsewhere the region's own stands alone."""
         self._effective: dict[RegionName, tuple[ResidencyPolicy, ResidencyPolicy, ResidencyPolicy]] = {}
@@ -57,8 +59,12 @@ class MeshState:
         return PlaceRule() if policy is None else accepted_origins(policy)
 
     def living(self) -> list[GatewayEntry]:
-        """Gateways that are up or not known to be down."""
-        return [entry for entry in self.gateways.values() if self.health[entry.gateway_id].condition in HOLDS]
+        """Gateways that are up, or have announced themselves and are not known to be down."""
+        return [entry for entry in self.gateways.values() if self._lives(entry)]
+
+    def _lives(self, entry: GatewayEntry) -> bool:
+        condition = self.health[entry.gateway_id].condition
+        return condition is Condition.UP or (condition is Condition.UNKNOWN and entry.is_announced)
 
     def takers(self) -> list[GatewayEntry]:
         """Gateways that may be given replicas: up and not drained; never one not heard from yet."""

@@ -29,6 +29,9 @@ class GatewayEntry(Struct, frozen=True):
     """The gateway is going out of service: it is given nothing new."""
     abilities: frozenset[str] = frozenset()
     """Requirements of pools that the gateway says it meets."""
+    is_announced: bool = True
+    """The gateway has announced itself, and was not merely added by an operator. Until then it is neither named nor
+    called down."""
 
 
 class ReplicaEntry(Struct, frozen=True):

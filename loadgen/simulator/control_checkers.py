@@ -70,7 +70,7 @@ class _Seen:
     """True if it answered the last probe."""
     was_refused: bool = False
     is_gone: bool = False
-    """True if its host refused probes and each connected peer lost it too; until it is heard from again."""
+    """True if its host refused probes and most connected peers lost it too; until it is heard from again."""
     was_gone: bool = False
     """True if a probe was refused since it was last up and answered one."""
     well_since_ns: int | None = None
@@ -424,7 +424,8 @@ class ControlWatch:
             enough = seen.failures >= self._config.probe_failures_min
             self._expect("who is called down did not answer probes", enough, f"{told.gateway_id}: {seen.failures}")
             witnesses = [each for each in self._witnesses_of(seen) if self._heard_lately(each, clock_ns)]
-            self._expect("no gateway that a peer hears is called down", not witnesses, told.gateway_id)
+            spoken_for = witnesses and not seen.is_gone
+            self._expect("no gateway that a peer hears is called down", not spoken_for, told.gateway_id)
             self._expect("no gateway is called down while frozen", not self._mind.frozen, told.gateway_id)
             self._expect("no gateway is called down when most are missing at once", is_sure, told.gateway_id)
             self._note_fall(seen, clock_ns)
@@ -470,7 +471,7 @@ class ControlWatch:
     def _is_gone(self, seen: _Seen) -> bool:
         said = list(self._witnesses_of(seen))
         is_refused = seen.was_refused and seen.failures >= self._config.probe_failures_min
-        return is_refused and bool(said) and all(each.is_broken for each in said)
+        return is_refused and 2 * sum(each.is_broken for each in said) > len(said)
 
     def _witnesses_of(self, seen: _Seen) -> Iterable[HeardPeer]:
         return (

@@ -74,6 +74,17 @@ async def test_one_that_announces_more_replicas_than_it_may_is_refused_and_named
             assert list(controller.manager.registry.gateways) == ["us-1"]
 
 
+async def test_a_gateway_whose_next_stream_ends_before_it_is_registered_is_not_connected(tmp_path: Path) -> None:
+    async with serve_controller(read_file(tmp_path, link={"replicas_max": 2})) as controller:
+        address, health = controller.grpc_address, controller.manager.core.health
+        async with plain_gateway(address, hello("us-1", US)) as first:
+            await first.until(lambda us: us.replica_ids == ["us-1-r0", "us-1-r1"])
+            assert health[GatewayId("us-1")].connected
+            async with plain_gateway(address, hello("us-1", US, 3)) as second:
+                assert "it announces 3 replicas" in await second.until_ended()
+                await until(lambda: not health[GatewayId("us-1")].connected)
+
+
 async def test_what_a_dead_gateway_had_goes_to_another_and_comes_home_with_it(controller: ControllerHandle) -> None:
     address = controller.grpc_address
     async with plain_gateway(address, hello("eu-1", EU)) as eu, plain_gateway(address, hello("ap-1", AP)) as ap:

@@ -47,16 +47,18 @@ def violations(
     sound_ns: int,
     overlap_max_ns: int,
     killed: Container[str] = (),
+    unwritten_ns: tuple[int, int] = (0, 0),
 ) -> list[HistoryViolation]:
     """Violations in the history of a mesh of `gateways`. From `sound_ns` on all links are sound, so that two gateways
     may serve one replica for `overlap_max_ns` at most. Gateways that were `killed` have no line of requests that they
-    had at that time, of which no client has a whole answer."""
+    had at that time: of those whose answer ended between the times of `unwritten_ns`, and of those without a whole
+    answer."""
     lines = [each for each in records if isinstance(each, AuditLine)]
     return [
         *_missing(calls, lines, owners, gateways, sound_ns + overlap_max_ns),
         *_unwritten(records),
         *_ends(lines),
-        *_answers(calls, lines, killed),
+        *_answers(calls, lines, killed, unwritten_ns),
         *_forwards(lines, killed),
         *_forbidden(records),
         *_overlaps(owners, sound_ns, overlap_max_ns),
@@ -144,9 +146,10 @@ def _ends(lines: Iterable[AuditLine]) -> Iterator[HistoryViolation]:
 
 
 def _answers(
-    calls: Iterable[SdkCall], lines: Iterable[AuditLine], killed: Container[str]
+    calls: Iterable[SdkCall], lines: Iterable[AuditLine], killed: Container[str], unwritten_ns: tuple[int, int]
 ) -> Iterator[HistoryViolation]:
     """The end that a client saw is the one that its gateway wrote down."""
+    first_ns, last_ns = unwritten_ns
     ended = {each.request: each for each in lines if not each.origin_gateway}
     for call in calls:
         if not call.request_id:
@@ -154,7 +157,8 @@ def _answers(
                 yield HistoryViolation("answers are the gateways'", str(call.region), "an answer names no request")
             continue
         line = ended.get(call.request_id)
-        if line is None and call.gateway in killed and (call.fault or call.ended_ns is None):
+        is_whole = call.ended_ns is not None and not call.fault
+        if line is None and call.gateway in killed and (not is_whole or first_ns <= (call.ended_ns or 0) <= last_ns):
             continue
         if line is None:
             yield HistoryViolation("one end per request", call.request_id, "its client saw a head, and no line ends it")
@@ -162,7 +166,7 @@ def _answers(
         if call.gateway != line.gateway:
             detail = f"its head says '{call.gateway}', and {line.gateway} has its line"
             yield HistoryViolation("answers are the gateways'", call.request_id, detail)
-        if call.ended_ns is not None and not call.fault:
+        if is_whole:
             yield from _whole_answer(call, line)
 
 

@@ -21,6 +21,8 @@ PROMPT_BYTES = 3_000
 """Bytes of each question: larger than a packet."""
 OVERLAP_S = 6.5
 """Longest time in which two gateways serve one replica after both hear the mesh (docs/concepts/controller.md)."""
+UNWRITTEN_S = 0.5
+"""Time for which a gateway keeps audit lines before it writes them (`audit.flush_interval`)."""
 BOTH_LED_S = 3.0
 """Longest time for which a controller that wakes after another one leads says that it leads: until its next renewal
 fails (`store.renew_interval`, `store.call_timeout`)."""

@@ -24,7 +24,7 @@ from loadgen.demo.processes import OUR_MODULES, Child, DemoFailure, running_chil
 from loadgen.demo.region_files import write_table
 from loadgen.demo.scenario import TABLE, DemoScenario, RegionScenario
 from loadgen.hosts.namespaces import HostsUnavailable
-from loadgen.hosts.supervised import RESTARTED
+from loadgen.hosts.supervised import RESTART_S, RESTARTED
 from loadgen.hosts.wire_process import WireCounts
 from loadgen.interrupts import ends_by_signal, leaves
 from loadgen.round_trips import read_round_trips
@@ -43,6 +43,7 @@ from loadgen.studies.wan.outcomes import (
     RECONNECT_S,
     SLOTS,
     TIMEOUT_S,
+    UNWRITTEN_S,
     USERS,
     WARM_S,
     FaultOutcome,
@@ -291,9 +292,11 @@ class _RecordedFault:
         owners = [each.owners for each in self._seen]
         self._check_traces(calls, records)
         found += faults
+        unwritten_ns = self._began_ns - round(UNWRITTEN_S * _SECOND_NS), self._struck_ns + round(RESTART_S * _SECOND_NS)
         found += violations(
             calls, records, owners, gateways=self._gateways, sound_ns=self._sound_ns,
             overlap_max_ns=round(OVERLAP_S * _SECOND_NS), killed=self._own_gateways() if self._fault.kills else (),
+            unwritten_ns=unwritten_ns,
         )  # fmt: skip
         struck = self._fault.struck
         began_ns, healed_ns = self._began_ns, self._healed_ns

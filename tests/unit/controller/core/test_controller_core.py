@@ -174,6 +174,9 @@ class TestDown:
         told.probe("eu", times=5)
         assert told.condition("eu") is Condition.UP
         told.wait(60 * SECOND)
+        assert told.condition("eu") is Condition.UP, "no report is newer than the silence"
+        told.heard("us", "eu", ago_ns=told.now_ns - heard_ns)
+        told.heard("ap", "eu", ago_ns=told.now_ns - heard_ns)
         assert told.condition("eu") is Condition.DOWN
         down = [each for each in told.all(effects.TellCondition) if each.condition is Condition.DOWN]
         assert len(down) == 1
@@ -191,6 +194,35 @@ class TestDown:
         told.wait(20 * SECOND)
         assert told.condition("eu") is Condition.DOWN
         assert len(told.owned_by("us")) == 4
+
+    def test_a_controller_that_hears_no_gateway_calls_none_down(self) -> None:
+        told = Told()
+        gateways = [gateway("us", US), gateway("eu", EU), gateway("ap", AP)]
+        told.register(gateways, [each for entry in gateways for each in replicas(entry.gateway_id, 2)])
+        for each in gateways:
+            told.tell(events.PolicyAccepted(each.gateway_id, policy(each.place)))
+        for each in gateways:
+            told.probe(each.gateway_id, times=3)
+        owners = dict(told.core.owners)
+        told.wait(600 * SECOND)
+        told.connect("us")
+        told.wait(20 * SECOND)
+        assert not told.all(effects.StartRecovery)
+        assert dict(told.core.owners) == owners
+        told.wait(20 * SECOND)
+        assert [told.condition(each.gateway_id) for each in gateways] == [Condition.UP, *[Condition.DOWN] * 2]
+
+    def test_one_that_has_never_announced_itself_is_neither_named_nor_called_down(self) -> None:
+        told = mesh()
+        added = replace(gateway("us-2", US), is_announced=False)
+        told.register([*told.core.gateways.values(), added], told.core.replicas.values())
+        told.heard("us", "us-2", is_broken=True)
+        told.probe("us-2", times=3, was_refused=True)
+        told.wait(600 * SECOND)
+        assert told.condition("us-2") is Condition.UNKNOWN
+        assert "us-2" not in {name for area in told.last(effects.PublishRecords).tree.areas for name in area.gateways}
+        told.connect("us-2")
+        assert "us-2" in {name for area in told.last(effects.PublishRecords).tree.areas for name in area.gateways}
 
     def test_one_that_died_while_nobody_looked_is_down_as_soon_as_that_is_proven(self) -> None:
         told = Told()
@@ -397,6 +429,27 @@ class TestResidency:
         told.tell(events.PolicyAccepted(GatewayId("eu2"), closed_policy(EU, "unreadable")))
         assert told.owned_by("eu2") == []
 
+    def test_while_a_file_is_rolled_out_only_what_all_gateways_of_the_region_report_is_allowed(self) -> None:
+        wide, narrow = policy(EU), replace(policy(EU, accept=PlaceRule()), digest="narrow")
+        told = Told()
+        told.register([gateway("eu1", EU), gateway("eu2", EU)], [])
+        for each, reported, is_wide in (
+            ("eu1", wide, True), ("eu2", wide, True), ("eu1", narrow, False), ("eu2", wide, False),
+            ("eu2", narrow, False), ("eu2", wide, False), ("eu1", wide, True),
+        ):  # fmt: skip
+            told.tell(events.PolicyAccepted(GatewayId(each), reported))
+            assert told.core.policies[EU.region].accept == (wide.accept if is_wide else PlaceRule())
+            assert told.last(effects.KeepPolicy).policy == told.core.policies[EU.region]
+
+    def test_a_stored_policy_counts_until_each_gateway_of_the_region_has_reported_its_own(self) -> None:
+        told, narrow = Told(), policy(EU, accept=PlaceRule())
+        told.tell(events.StateRestored(1, (), (narrow,), ()))
+        told.register([gateway("eu1", EU), gateway("eu2", EU), replace(gateway("eu3", EU), is_announced=False)], [])
+        told.connect("eu1")
+        assert told.core.policies[EU.region].accept == PlaceRule()
+        told.connect("eu2")
+        assert told.core.policies[EU.region] == policy(EU)
+
     def test_an_unknown_policy_allows_nobody(self) -> None:
         told = Told()
         told.register([gateway("us", US), gateway("eu", EU)], replicas("eu", 1))
@@ -586,6 +639,20 @@ class TestRecords:
             told.heard("eu", "ap", rtt_ns=ap_ms * MS)
             told.connect("us")
             assert further() == kept
+
+    def test_clients_of_a_lost_region_are_led_anew_once_a_distance_is_measured(self) -> None:
+        told = mesh()
+        told.kill("eu")
+
+        def stand_in() -> str:
+            areas = told.last(effects.PublishRecords).tree.areas
+            return next(each for each in areas if each.region == EU.region).gateways[0]
+
+        before = stand_in()
+        nearer, farther = ("ap", "us") if before == "us" else ("us", "ap")
+        told.heard(farther, "eu", rtt_ns=900 * MS)
+        told.heard(nearer, "eu", rtt_ns=MS)
+        assert stand_in() == nearer
 
     def test_a_closed_jurisdiction_is_never_led_out_of_itself(self) -> None:
         told = mesh(ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction})))

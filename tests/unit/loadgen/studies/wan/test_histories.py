@@ -186,10 +186,12 @@ def test_requests_of_other_gateways_are_counted_without_those_that_were_refused(
 
 
 def test_a_killed_gateway_has_no_line_of_what_it_had_and_no_client_has_the_whole_answer() -> None:
-    def told(call: SdkCall, records: list[AuditRecord], *killed: str) -> list[str]:
+    def told(
+        call: SdkCall, records: list[AuditRecord], *killed: str, unwritten_ns: tuple[int, int] = (0, 0)
+    ) -> list[str]:
         found = violations(
             [OTHER, call], [AT_HOME, *records], OWNERS, gateways=GATEWAYS, sound_ns=0, overlap_max_ns=SECOND,
-            killed=killed,
+            killed=killed, unwritten_ns=unwritten_ns,
         )  # fmt: skip
         return [each.rule for each in found if not each.about.startswith("gw-")]
 
@@ -197,6 +199,10 @@ def test_a_killed_gateway_has_no_line_of_what_it_had_and_no_client_has_the_whole
     assert told(cut, [SERVED], GW_US) == []
     assert told(cut, [SERVED], GW_EU) == ["one end per request", "nothing runs that was not sent"]
     assert told(CALL, [SERVED], GW_US) == ["one end per request"], "its client has the whole answer"
+    assert CALL.ended_ns is not None
+    for first, last, is_unwritten in ((0, 0, True), (1, 1, False), (-1, -1, False)):
+        unwritten_ns = CALL.ended_ns + first, CALL.ended_ns + last
+        assert (told(CALL, [SERVED], GW_US, unwritten_ns=unwritten_ns) == []) is is_unwritten
     assert told(cut, [replace(ORIGIN, attempts=()), SERVED], GW_US) == ["nothing runs that was not sent"]
 
 
