@@ -15,6 +15,7 @@ from gateway.core.kernel.events import LegAccepted, LegEnded
 from gateway.core.vocabulary import LegResult, RefusalReason
 from gateway.request.answer import ClientAnswer
 from gateway.request.answer_events import TokenUsage
+from gateway.request.answers import believed
 from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import LegFailure, LegHandle, LegHead, LegOpener, OutboundRequest
 from gateway.request.port import PortTimer
@@ -370,7 +371,7 @@ class LegAnswer:
         if kept is None:
             raise NoRemainder("nothing was kept of it")
         profile = kept.break_off().profile
-        return replace(ended, remainder=profile, output_tokens=kept.said_tokens, identity=self.identity)
+        return replace(ended, remainder=profile, output_tokens=believed(kept.said_tokens), identity=self.identity)
 
 
 def _ignore(leg: LegAnswer, ended: LegEnded) -> None:

@@ -30,7 +30,7 @@ class Continuation:
         """Request for the missing rest, since the answer broke."""
         self._has_no_room = False
         """True if there was no room for the rest's body."""
-        self._transcript = Transcript(outbound.path, hold, put)
+        self._transcript = Transcript(outbound.path, hold, put, output_tokens_max=outbound.profile.output_tokens_max)
         self.voice = self._transcript.put
         """Sends events to the client, and keeps them."""
         self.keep = self._transcript.keep

@@ -26,6 +26,7 @@ from gateway.request.answer_events import (
     ResponseEvent,
     Said,
 )
+from gateway.request.answers import TOKENS_MAX
 from gateway.request.bodies import is_set
 from gateway.request.kept_answer import Hold, NoRemainder
 
@@ -40,6 +41,10 @@ _DONE = b"data: [DONE]"
 _STRING = msgspec.json.Decoder(str)
 _TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """Text between the quotes of a JSON string."""
+_IDS = b'"token_ids":['
+"""Marker of events with token ids. In text every quote has a backslash, so no text contains it."""
+_CREATED_MAX = 2**63 - 1
+"""Latest time of creation that clients can read, who keep it in 64 bits."""
 _OPENINGS_MAX = 4
 """Largest number of events at the beginning of a stream that differ from those that follow."""
 
@@ -50,8 +55,10 @@ class _Reader:
     mark: ClassVar[bytes] = b""
     """Marker directly before the text in events with text; no other event contains it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens_max: int) -> None:
+        """Set up the parser of an answer of at most `tokens_max` tokens."""
         self.said = Said()
+        self._tokens_max = tokens_max
         self._unsaid = 0
         """Tokens without text yet, as they end within a character; the engine that resumes generates them again."""
         self._texts: list[str] = []
@@ -79,6 +86,7 @@ class _Reader:
     def finish(self) -> Said:
         said = self.said
         said.text = "".join(self._texts)
+        said.tokens = min(said.tokens, self._tokens_max)
         self._texts = [said.text]
         if not said.text:
             raise NoRemainder("nothing of its text was sent")
@@ -104,8 +112,8 @@ class _ChoicesReader(_Reader):
 
     mark = b'"content":"'
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tokens_max: int) -> None:
+        super().__init__(tokens_max)
         self.said.token_ids = []
         self._unsaid_ids: list[int] = []
         """Ids of tokens without text yet: a part of a character, or tokens that have no text."""
@@ -121,13 +129,20 @@ class _ChoicesReader(_Reader):
     def _take(self, chunk: Chunk) -> None:
         said = self.said
         if not said.answer_id:
-            said.answer_id, said.created, said.model = chunk.id, int(chunk.created), chunk.model
+            said.answer_id, said.model = chunk.id, chunk.model
+            said.created = int(chunk.created) if 0 <= chunk.created <= _CREATED_MAX else 0
         if chunk.prompt_token_ids:
             said.prompt_token_ids = chunk.prompt_token_ids
         for choice in chunk.choices:
             self._take_choice(choice)
-        if chunk.usage is not None and chunk.usage.completion_tokens:
-            said.tokens = max(0, chunk.usage.completion_tokens - self._unsaid)
+        if chunk.usage is not None and not said.token_ids:  # ids count exactly
+            self._take_count(chunk.usage.completion_tokens or 0)
+
+    def _take_count(self, tokens: int) -> None:
+        """Take the engine's own count of the tokens so far, unless it is impossible: each token with text has at least
+        one byte of it, however many share an event, and none is beyond the limit."""
+        if 0 < tokens <= min(self._tokens_max, self._size + self._unsaid):
+            self.said.tokens = max(0, tokens - self._unsaid)
 
     def _take_choice(self, choice: AnswerChoice) -> None:
         delta = choice.delta or NO_DELTA
@@ -171,8 +186,8 @@ class _CompletionReader(_ChoicesReader):
 class _MessagesReader(_Reader):
     mark = b'"type":"text_delta","text":"'
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tokens_max: int) -> None:
+        super().__init__(tokens_max)
         self._blocks = 0
 
     def take(self, documents: bytes) -> None:
@@ -256,13 +271,16 @@ class Transcript:
 
     __slots__ = ("_blocks", "_fold_at", "_held", "_hold", "_limit", "_put", "_reader", "_size", "is_dropped", "why_not")
 
-    def __init__(self, path: str, hold: Hold, put: Callable[[bytes], bool]) -> None:
-        """Set up the transcript. `put` sends on what passes, as `Sink.put` does."""
+    def __init__(
+        self, path: str, hold: Hold, put: Callable[[bytes], bool], *, output_tokens_max: int | None = None
+    ) -> None:
+        """Set up the transcript. `put` sends on what passes, as `Sink.put` does. `output_tokens_max`: the request's own
+        limit."""
         self.why_not = ""
         """Reason why the transcript was given up; empty while it is kept."""
         self.is_dropped = False
         """True if the transcript was dropped because its room was exhausted."""
-        self._reader = _READERS[path]()
+        self._reader = _READERS[path](TOKENS_MAX if output_tokens_max is None else output_tokens_max)
         self._hold = hold
         self._put = put
         self._blocks: list[bytes] = []
@@ -343,8 +361,8 @@ class Transcript:
 
 def _alike(told: bytes, mark: bytes) -> tuple[bytes, list[bytes]]:
     """Split off runs of events that differ in nothing but the text. Return the beginning up to the first of them and
-    the texts of all the others; no texts if one is of another kind. The result equals parsing them one by one, in a
-    tenth of the time."""
+    the texts of all the others; no texts if one is of another kind, or if they have token ids.
+    The result equals parsing them one by one, in a tenth of the time."""
     start = 0
     for _ in range(_OPENINGS_MAX if mark else 0):
         end = told.find(b"\n\n", start) + 2
@@ -352,7 +370,7 @@ def _alike(told: bytes, mark: bytes) -> tuple[bytes, list[bytes]]:
         at = event.find(mark) + len(mark)
         if end < start + 2 or end == len(told):
             break
-        text = _TEXT.match(event, at) if event.count(mark) == 1 else None
+        text = _TEXT.match(event, at) if event.count(mark) == 1 and _IDS not in event else None
         if text is not None and told.startswith(before := event[:at], end):
             after = event[text.end() : -2]
             others = told[end:].split(b"\n\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,8 +21,10 @@ from gateway.core.kernel.events import (
     TooLong,
 )
 from gateway.core.vocabulary import LegResult, LegRole, Outcome
+from gateway.features.resume.continuation import keep_answer
 from gateway.request.answer import AnswerSettings
 from gateway.request.answer_events import TokenUsage
+from gateway.request.kept_answer import KeptAnswer
 from gateway.request.legs import LegFailure
 from gateway.request.proxied import ProxiedRequest
 from tests.fakes.engine import DONE, GOOD_ANSWER, GOOD_STREAM, ROLE, STOP, USAGE, token
@@ -441,6 +445,32 @@ class TestTooLong:
         scene = Scene()
         assert scene.play(AS_A_STATUS) is Outcome.CLIENT_ERROR
         assert scene.sink.body == LONGER_THAN_IT_TAKES
+
+
+class BoastfulAnswer:
+    """Kept answer with a count of tokens that cannot be."""
+
+    said_tokens = 10**320
+
+    def __init__(self, kept: KeptAnswer | None) -> None:
+        self._kept = kept
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kept, name)
+
+
+def test_an_impossible_count_of_a_broken_answer_is_not_told() -> None:
+    scene = Scene()
+
+    def keep(*about: Any, **more: Any) -> Any:
+        return BoastfulAnswer(keep_answer(*about, **more))
+
+    scene.context = replace(scene.context, keep_answer=keep)
+    body = b'{"model":"llama","messages":[{"role":"user","content":"hello"}],"stream":true}'
+    rest = Reply((ROLE, token("b"), STOP, DONE))
+    assert scene.play(Reply((*BEGINNING, FAILED)), rest, body=body, hold=lambda _: True) is Outcome.COMPLETED
+    first = scene.legs_ended[0]
+    assert (first.remainder is not None, first.output_tokens) == (True, None)
 
 
 class TestPeers:

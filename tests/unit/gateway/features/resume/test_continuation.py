@@ -14,7 +14,7 @@ from gateway.features.resume.continuation import Continuation
 from gateway.request.engine_api import CHAT_PATH
 from gateway.request.kept_answer import NoRemainder
 from gateway.request.legs import LegHead, OutboundRequest, RanAt
-from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, chat_chunk, error_event, token
+from tests.fakes.engine import DONE, GOOD_STREAM, ROLE, STOP, USAGE, chat_chunk, error_event, event, token
 from tests.support.core import US, profile, replica_spec
 from tests.support.orders import start
 from tests.support.proxied import EVENT_STREAM, FAILED, JSON, SILENCE, Reply, Scene, Script
@@ -24,6 +24,7 @@ BROKEN = Reply((ROLE + token("a"), FAILED))
 HALF = token("x").partition(b'x"')[0]
 HALF_A_LETTER = token("LETTER").replace(b"LETTER", "ü".encode()).partition(b"\xbc")[0]
 TOOL_CALL = chat_chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]})
+BOAST = event({"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": {"completion_tokens": 10**320}})
 REST = Reply((ROLE, token("b"), STOP, USAGE, DONE))
 
 
@@ -40,8 +41,9 @@ class Room:
         return fits
 
 
-def continuation(room: Room) -> Continuation:
-    outbound = OutboundRequest(profile("r1"), CHAT_PATH, (), BODY)
+def continuation(room: Room, *, output_tokens_max: int | None = None) -> Continuation:
+    body = BODY if output_tokens_max is None else b'%b,"max_tokens":%d}' % (BODY[:-1], output_tokens_max)
+    outbound = OutboundRequest(replace(profile("r1"), output_tokens_max=output_tokens_max), CHAT_PATH, (), body)
     return Continuation(outbound, room.hold, lambda _: True, prefix_blocks_max=100)
 
 
@@ -75,6 +77,15 @@ class TestRests:
         assert kept.said_tokens == 2
         assert room.held == 16 * 1024 + len(rest.body), "the first one is gone"
 
+    def test_usage_above_the_limit_takes_nothing_off_the_rest(self) -> None:
+        kept = continuation(Room(), output_tokens_max=50)
+        choice = {"index": 0, "delta": {"content": 100 * "a "}}
+        kept.keep(ROLE + event({"choices": [choice], "usage": {"completion_tokens": 100}}))
+        asked = json.loads(kept.break_off().body)
+        assert (asked["max_tokens"], kept.said_tokens) == (49, 1)
+        rewriter = kept.adapter(replace(start(), segment=1), LegHead(200, EVENT_STREAM, RanAt(ReplicaId("b"), US)))
+        assert text_of(rewriter.adapt(token("b"))) == "b"
+
     def test_the_client_is_told_where_its_answer_went_on(self) -> None:
         kept = continuation(Room())
         kept.keep(ROLE + token("a"))
@@ -99,6 +110,11 @@ class TestResuming:
         assert (scene.summary.segments, scene.summary.notes) == (1, {})
         first, second = scene.legs_ended
         assert (first.remainder is not None, first.output_tokens, second.result) == (True, 1, LegResult.COMPLETED)
+
+    def test_a_tenant_is_not_charged_for_a_count_that_cannot_be(self) -> None:
+        scene = Scene()
+        assert play(scene, Reply((ROLE + BOAST, FAILED)), REST) is Outcome.COMPLETED
+        assert (text_of(scene.sink.body), scene.legs_ended[0].output_tokens) == ("ab", 1)
 
     def test_it_is_asked_for_the_rest_alone(self) -> None:
         scene = Scene()

@@ -40,21 +40,29 @@ class Room:
         return True
 
 
-def kept(*blocks: bytes, path: str = CHAT_PATH, room: Room | None = None) -> Transcript:
+def kept(
+    *blocks: bytes, path: str = CHAT_PATH, room: Room | None = None, output_tokens_max: int | None = None
+) -> Transcript:
     passed: list[bytes] = []
 
     def put(block: bytes) -> bool:
         passed.append(block)
         return True
 
-    transcript = Transcript(path, (room or Room()).hold, put)
+    transcript = Transcript(path, (room or Room()).hold, put, output_tokens_max=output_tokens_max)
     assert all(map(transcript.put, blocks))
     assert passed == list(blocks), "everything goes to the client as it came"
     return transcript
 
 
-def said(*blocks: bytes, path: str = CHAT_PATH) -> Said:
-    return kept(*blocks, path=path).said()
+def said(*blocks: bytes, path: str = CHAT_PATH, output_tokens_max: int | None = None) -> Said:
+    return kept(*blocks, path=path, output_tokens_max=output_tokens_max).said()
+
+
+def counted(text: str, tokens: int, **choice: object) -> bytes:
+    return event(
+        {"choices": [{"index": 0, "delta": {"content": text}, **choice}], "usage": {"completion_tokens": tokens}}
+    )
 
 
 def test_a_chat() -> None:
@@ -85,8 +93,7 @@ def test_tokens_count_once_their_text_has_come_out(blocks: int) -> None:
     halves = [token("x"), token(""), token("ü"), token("")] * blocks
     assert said(ROLE, *halves).tokens == 4 * blocks - 1
     assert said(ROLE, *halves, token("y")).tokens == 4 * blocks + 1
-    counted = {"choices": [{"index": 0, "delta": {"content": ""}}], "usage": {"completion_tokens": 9}}
-    assert said(ROLE, token("a"), event(counted)).tokens == 8
+    assert said(ROLE, token("a b c d e f g h"), counted("", 9)).tokens == 8
 
 
 def test_a_message() -> None:
@@ -101,8 +108,34 @@ def test_a_response() -> None:
 
 
 def test_usage_that_is_told_all_the_while_counts_better_than_events() -> None:
-    counted = {"choices": [{"index": 0, "delta": {"content": "a b c"}}], "usage": {"completion_tokens": 3}}
-    assert said(ROLE, event(counted)).tokens == 3
+    assert said(ROLE, counted("a b c", 3)).tokens == 3
+    assert said(ROLE, token("ab"), token(""), counted("", 4)).tokens == 2, "two of which have no text yet"
+    assert said(ROLE, counted("\u00fc", 2), output_tokens_max=2).tokens == 2, "a token may be one byte of a character"
+
+
+@pytest.mark.parametrize("told", [10**320, 10**12, 1000, 51, -1], ids=lambda told: f"{len(str(told))} digits")
+def test_usage_that_the_text_or_the_limit_rules_out_is_not_believed(told: int) -> None:
+    """A count above the limit would pass for an answer that lacks only its finish, and its rest would be lost."""
+    short = said(ROLE, token("Hel"), counted("lo", told), output_tokens_max=50)
+    assert (short.text, short.tokens) == ("Hello", 2)
+    assert said(ROLE, counted("Hello", told)).tokens == 1
+    assert said(ROLE, counted(60 * "a ", told), output_tokens_max=50).tokens == 1
+
+
+def test_no_answer_has_more_tokens_than_were_asked_for() -> None:
+    assert said(ROLE, *map(token, "abcd"), output_tokens_max=3).tokens == 3
+    ids = {"index": 0, "text": "a", "token_ids": [5, 6, 7]}
+    assert said(event({"choices": [ids]}), path=COMPLETIONS_PATH, output_tokens_max=2).tokens == 2
+
+
+def test_token_ids_count_better_than_usage() -> None:
+    assert said(ROLE, counted("Hello", 4, token_ids=[5, 6])).tokens == 2
+
+
+@pytest.mark.parametrize(("told", "created"), [(7.5, 7), (1e308, 0), (2**63, 0), (-1, 0)])
+def test_a_time_of_creation_that_clients_cannot_read_is_not_repeated(told: float, created: int) -> None:
+    opened = {"id": "c", "created": told, "choices": [{"index": 0, "delta": {"content": "a"}}]}
+    assert said(event(opened)).created == created
 
 
 @pytest.mark.parametrize(
@@ -155,6 +188,13 @@ def test_events_that_are_all_alike_are_read_as_each_by_itself(odd: bytes | None)
     told = said(ROLE, *blocks)
     assert told.text.replace("odd", "") == "".join(texts)
     assert told.tokens == len(texts) + (odd is not None and b"odd" in odd)
+
+
+@pytest.mark.parametrize("ids", [[7], [7, 8]], ids=["a repeated token", "two tokens in an event"])
+def test_token_ids_of_events_that_are_all_alike_are_all_kept(ids: list[int]) -> None:
+    alike = event({"choices": [{"index": 0, "delta": {"content": " ha"}, "token_ids": ids}]})
+    told = said(ROLE, *[alike] * 6)
+    assert (told.text, told.token_ids, told.tokens) == (6 * " ha", 6 * ids, 6 * len(ids))
 
 
 def test_without_room_it_keeps_nothing_and_says_so() -> None:
