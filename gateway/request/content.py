@@ -43,6 +43,10 @@ _COUNTED_WINDOW: Final = 4096
 _ESCAPE: Final = b"\\"
 _ESCAPE_LENGTH_MAX: Final = 12
 """Length of the longest escape, that of a character beyond the basic plane."""
+_CHARACTER_BYTES_MAX: Final = 4
+_BACKSLASHES_MAX: Final = 64
+"""Backslashes that are looked through to see which of them are escaped; even, so that within a longer run they count as
+pairs."""
 _HIGH_SURROGATES: Final = (rb"\ud8", rb"\ud9", rb"\uda", rb"\udb")
 _ABSENT = msgspec.Raw()
 _Read = TypeVar("_Read")
@@ -253,7 +257,7 @@ def _measured(text: bytes, *, wants_sample: bool) -> tuple[int, bytes]:
         return len(meant), sample_of(meant) if wants_sample else b""
     windows = _windows(text, _COUNTED_WINDOW)
     meant_bytes = sum(len(_unescaped(window)) for window in windows)
-    share = meant_bytes / max(1, sum(map(len, windows)))
+    share = meant_bytes / sum(map(len, windows))
     parts = [_unescaped(window)[:_WINDOW] for window in _windows(text, _ESCAPED_WINDOW)]
     return round(share * len(text)), b"".join(parts)
 
@@ -279,19 +283,22 @@ def _starts(length: int, size: int) -> list[int]:
 
 
 def _windows(text: bytes, size: int) -> list[bytes]:
-    """Windows of JSON text, cut at borders of characters and escapes."""
+    """Windows of JSON text that is much longer than they are, cut at borders of characters and escapes."""
     return [text[_border(text, start) : _border(text, start + size)] for start in _starts(len(text), size)]
 
 
 def _border(text: bytes, at: int) -> int:
-    """Largest position up to `at` where a character or an escape begins."""
-    while at > 0 and text[at] & 0xC0 == 0x80:
+    """Position shortly before `at`, or `at` itself, where a character or an escape begins. Where a client wrote a long
+    run of backslashes, or bytes that are not UTF-8, it may be within one."""
+    first = at - _CHARACTER_BYTES_MAX + 1
+    while at > first and text[at] & 0xC0 == 0x80:
         at -= 1
-    escape = text.rfind(_ESCAPE, max(0, at - _ESCAPE_LENGTH_MAX // 2), at)
+    escape = text.rfind(_ESCAPE, at - _ESCAPE_LENGTH_MAX // 2, at)
     if escape < 0:
         return at
-    while escape > 0 and text[escape - 1] == _ESCAPE[0]:
-        escape -= 1
+    behind = text[escape - _BACKSLASHES_MAX : escape]
+    if (len(behind) - len(behind.rstrip(_ESCAPE))) % 2:
+        return at  # an escaped backslash, which escapes nothing
     if text[escape - 6 : escape - 2].lower() in _HIGH_SURROGATES:
         escape -= 6
     return escape

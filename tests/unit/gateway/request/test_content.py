@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.config.content import ContentConfig
 from gateway.core.vocabulary import Category, ModelName, TenantName
+from gateway.request import content as content_module
 from gateway.request.bodies import read_body
 from gateway.request.classifying import SAMPLE_BYTES
 from gateway.request.content import Content, ContentReader, content_of
@@ -66,6 +67,33 @@ def test_of_a_long_text_a_few_windows_tell_what_its_escapes_come_to(ascii_only: 
     text = (ZH + "\n" + TEXTS["prose"] + "😀\n") * 700
     found = chat(text, ascii_only=ascii_only)
     assert found.text_bytes == pytest.approx(len(text.encode()), rel=0.03)
+
+
+@pytest.mark.parametrize(("written", "meant"), [(rb"\\", 1), (rb"\n", 1), (rb"\u0001", 1), (rb"\ud83d\ude00", 4)])
+@pytest.mark.parametrize("before", [b"", b"x", b"xyz"])
+def test_a_long_text_of_escapes_alone_counts_as_what_they_stand_for(written: bytes, meant: int, before: bytes) -> None:
+    count = 200_000
+    raw = b'{"model": "m", "prompt": "%b"}' % (before + written * count)
+    found = content_of(read_body(COMPLETIONS_PATH, raw, passes_priority=False), lambda _: IMAGE)
+    assert found.text_bytes == pytest.approx(meant * count, rel=0.01)
+
+
+class CountedText(bytes):
+    """Text that counts the bytes which are taken out of it."""
+
+    looked_at = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        self.looked_at += len(found) if isinstance(found, bytes) else 1
+        return found
+
+
+@pytest.mark.parametrize("byte", [b"\\", b"\x80"])
+def test_a_border_is_found_close_by(byte: bytes) -> None:
+    text = CountedText(byte * 100_000)
+    assert 50_000 - content_module._border(text, 50_000) < 20
+    assert text.looked_at < 100
 
 
 def test_a_picture_is_some_tokens_and_no_text() -> None:
