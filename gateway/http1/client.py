@@ -262,9 +262,11 @@ class ClientConnection:
             self._is_complete = True
             assert self._parser is not None, "it parses"
             self._keeps_alive = self._parser.should_keep_alive() and self._status not in _WITHOUT_BODY
-        else:
+        else:  # an interim answer (1xx); the final one follows
             self._headers.clear()
-            self._options.clear()  # an interim answer (1xx); the final one follows
+            self._options.clear()
+            self._head_bytes = 0
+            self._has_length = False
 
     # Internal
 

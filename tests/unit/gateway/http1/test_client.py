@@ -231,6 +231,18 @@ class TestAnswers:
         reader, _ = await read(pool, [b"HTTP/1.1 103 Early Hints\r\nlink: a\r\nconnection: content-type\r\n\r\n" + OK])
         assert [name for name, _ in reader.headers] == ["content-type", "content-length"]
 
+    @pytest.mark.parametrize("length", [b"content-length: 2", b"transfer-encoding: chunked"])
+    async def test_an_interim_answer_s_length_is_not_the_final_one_s(self, pool: LinePool, length: bytes) -> None:
+        interim = b"HTTP/1.1 103 Early Hints\r\n%b\r\n\r\n" % length
+        reader, line = await read(pool, [interim + b"HTTP/1.1 200 OK\r\n\r\n", b"all of it"])
+        line.lose()
+        assert (reader.headers, reader.body, reader.has_ended) == ((), b"all of it", True)
+
+    async def test_each_head_has_an_allowance_of_its_own(self, pool: LinePool) -> None:
+        link = b"link: %b\r\n" % (b"a" * 40_000)
+        reader, _ = await read(pool, [b"HTTP/1.1 103 Early Hints\r\n" + link + b"\r\n", OK[:17] + link + OK[17:]])
+        assert (reader.error, reader.body) == (None, b"hi")
+
     async def test_trailers_are_not_told(self, pool: LinePool) -> None:
         reader, _ = await read(pool, [ANSWERS["chunks"][0]])
         assert reader.headers == (("Transfer-Encoding", "Chunked"),)
