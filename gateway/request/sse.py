@@ -3,11 +3,20 @@ events.
 
 Only whole events are released, so that a stream which breaks never leaves half an event behind. The exception is an
 event larger than may be held: it passes in parts, and its end is still found.
+
+Lines end with LF or CRLF. Lines that end with CR alone, which no known engine writes, are found within an event, but
+their blank line ends none.
 """
 
 from __future__ import annotations
 
+import re
+
 CARRIAGE_RETURN = ord("\r")
+_BOUNDARY = re.compile(rb"\n\r?\n")
+_BOUNDARY_REST_MAX = 2
+"""Most bytes of a boundary that may have arrived without its last one."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class EventFramer:
@@ -49,9 +58,10 @@ class EventFramer:
     def _release_oversized(self) -> bytes:
         size = len(self.pending)
         if not self.is_crossing and size <= self._event_bytes_max:
-            self._searched = max(0, size - 2)
+            self._searched = max(0, size - _BOUNDARY_REST_MAX)
             return b""
-        body = bytes(self.pending.rstrip(b"\r\n"))
+        end = self.pending[-_BOUNDARY_REST_MAX:]
+        body = bytes(self.pending[: size - len(end) + len(end.rstrip(b"\r\n"))])
         del self.pending[: len(body)]
         self._searched = 0
         self.is_crossing = True
@@ -72,12 +82,13 @@ def events(block: bytes) -> list[bytes]:
 
 
 def fields(event: bytes) -> tuple[bytes, bytes | None]:
-    """Return the event's name and its data; None for a comment."""
+    """Return the event's name and its data; None for a comment. A byte order mark, which a stream may begin with, is
+    passed over."""
     if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and CARRIAGE_RETURN not in event:
         return b"", event[5:].strip()  # most events are one line of data and an empty one
     name = b""
     data: list[bytes] = []
-    for line in event.splitlines():
+    for line in event.removeprefix(_BYTE_ORDER_MARK).splitlines():
         if line.startswith(b"data:"):
             data.append(line[5:].strip())
         elif line.startswith(b"event:"):
@@ -95,8 +106,6 @@ def _last_boundary(data: bytearray, start: int) -> int:
 
 
 def _first_boundary(block: bytes, start: int) -> int:
-    plain = block.find(b"\n\n", start)
-    carriage = block.find(b"\n\r\n", start, len(block) if plain < 0 else plain)
-    if carriage >= 0:
-        return carriage + 3
-    return len(block) if plain < 0 else plain + 2
+    """End of the first event; 0 if it lacks its blank line. Reads no byte behind it."""
+    boundary = _BOUNDARY.search(block, start)
+    return 0 if boundary is None else boundary.end()

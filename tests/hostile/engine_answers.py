@@ -124,6 +124,7 @@ ENGINE_CASES = (
     # Statuses that no call is answered with
     EngineCase("interim answers only", (b"HTTP/1.1 100 Continue\r\n\r\n" * 10,), 502, True, CLOSE),
     EngineCase("an interim answer first", (b"HTTP/1.1 103 Early Hints\r\nx-evil: 1\r\n\r\n", *whole()), 200, False, lacks=b"x-evil"),
+    EngineCase("an interim answer with a length, then none", (b"HTTP/1.1 103 Early Hints\r\ncontent-length: 9\r\n\r\n", headed() + GOOD_ANSWER), 200, False, CLOSE, contains=GOOD_ANSWER),
     EngineCase("another protocol from now on", (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nabc",), 502, True),
     EngineCase("nothing to say", (b"HTTP/1.1 204 No Content\r\n\r\n",), 502, True),
     EngineCase("nothing to say, and says it", (b"HTTP/1.1 204 No Content\r\ncontent-length: 4\r\n\r\n", _EVIL), 502, True, lacks=b"evil"),
@@ -249,6 +250,7 @@ ENGINE_CASES = (
     EngineCase("a stream whose first event is not UTF-8", streamed(ROLE.replace(b'""', b'"\xff"'), DONE), 502, True),
     EngineCase("a stream whose first event stops within a character", streamed(token("x").replace(b'"x"', b'"\xe2\x82"'), *GOOD_STREAM[1:]), 502, True),
     EngineCase("a stream with a byte order mark", streamed(b"\xef\xbb\xbf" + GOOD_STREAM[0], *GOOD_STREAM[1:]), 200, False),
+    EngineCase("a stream that fails at once, behind a byte order mark", streamed(b"\xef\xbb\xbf" + error_event(500), DONE), 502, True),
     EngineCase("a stream of carriage returns", streamed(_STREAM.replace(b"\n", b"\r\n")), 200, False, contains=b"[DONE]"),
     EngineCase("a stream whose first event is 3 MiB", streamed(token("x" * (3 << 20)), *GOOD_STREAM[1:]), 200, False, contains=b"[DONE]"),
     EngineCase("a stream that fails at once", streamed(error_event(500), DONE), 502, True),
