@@ -224,7 +224,8 @@ class PeeringConfig(Struct, frozen=True):
     subscribers_max: int = 256
     """Most subscriptions of peers to the heartbeats of this gateway."""
     forwards_max: int = 4096
-    """Forwards from all peers that run or wait here at once."""
+    """Forwards from all peers that run or wait here at once. One peer has the share of them that
+    `forwards_held_peer_max` is of `forwards_held_max`."""
     forwards_held_max_bytes: int = 512 * MEBIBYTE
     """Total size of forwarded requests in memory, each counted with its announced length."""
     forwards_held_peer_max_bytes: int = 256 * MEBIBYTE

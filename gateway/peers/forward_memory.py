@@ -1,5 +1,6 @@
-"""Limits the memory that other gateways' requests hold here, in total and per peer. A peer is known by its certificate,
-or by its address if it shows none. A forward announces the length of its request, and is admitted or refused at once.
+"""Limits the memory that other gateways' requests hold here, in total and per peer, and the number of each peer's. A
+peer is known by its certificate, or by its address if it shows none. A forward announces the length of its request, and
+is admitted or refused at once.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ from gateway.config.sections import PeeringConfig
 
 
 class ForwardMemory:
-    """Bytes that are held for each peer, and how many more may be."""
+    """Places and bytes that are held for each peer, and how many more may be."""
 
-    def __init__(self, bytes_max: int, peer_bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, peer_bytes_max: int, peer_places_max: int) -> None:
         self._bytes_max = bytes_max
         self._peer_bytes_max = peer_bytes_max
+        self._peer_places_max = peer_places_max
         self._held: Counter[str] = Counter()
+        self._places: Counter[str] = Counter()
 
     @classmethod
     def of(cls, peering: PeeringConfig) -> Self:
-        """Limits of the configuration."""
-        return cls(peering.forwards_held_max_bytes, peering.forwards_held_peer_max_bytes)
+        """Limits of the configuration. Each peer has the same share of all places as of all memory, and at least one
+        place."""
+        bytes_max, peer_bytes_max = peering.forwards_held_max_bytes, peering.forwards_held_peer_max_bytes
+        return cls(bytes_max, peer_bytes_max, max(1, peering.forwards_max * peer_bytes_max // bytes_max))
 
     @property
     def bytes(self) -> int:
@@ -33,12 +38,21 @@ class ForwardMemory:
         return len(self._held)
 
     def place_of(self, peer: str, size: int) -> MemoryClaim | None:
-        """Reserve room for a request. None: there is no room at this moment."""
-        return MemoryClaim(self, peer, size) if self.fits(peer, size) else None
+        """Reserve a place and room for a request. None: there is none at this moment."""
+        has_place = self._places[peer] < self._peer_places_max
+        return MemoryClaim(self, peer, size) if has_place and self.fits(peer, size) else None
 
     def fits(self, peer: str, size: int) -> bool:
         """True if `size` bytes more fit."""
         return self._held[peer] + size <= self._peer_bytes_max and self.bytes + size <= self._bytes_max
+
+    def enter(self, peer: str) -> None:
+        self._places[peer] += 1
+
+    def leave(self, peer: str) -> None:
+        self._places[peer] -= 1
+        if not self._places[peer]:
+            del self._places[peer]
 
     def take(self, peer: str, size: int) -> None:
         if size:
@@ -51,19 +65,24 @@ class ForwardMemory:
 
 
 class MemoryClaim:
-    """Room of one forward, taken until it is closed."""
+    """Place and room of one forward, taken until it is closed."""
 
-    __slots__ = ("_peer", "_room", "_size")
+    __slots__ = ("_is_closed", "_peer", "_room", "_size")
 
     def __init__(self, room: ForwardMemory, peer: str, size: int) -> None:
         self._room = room
         self._peer = peer
         self._size = size
+        self._is_closed = False
+        room.enter(peer)
         room.take(peer, size)
 
     def close(self) -> None:
-        self._room.give_back(self._peer, self._size)
-        self._size = 0
+        """Give all of it back; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._room.leave(self._peer)
+            self._room.give_back(self._peer, self._size)
 
     def keep(self, more: int) -> bool:
         """Take `more` bytes for the answer, or give some back if negative. False: there is no room, and none was

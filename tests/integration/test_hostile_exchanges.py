@@ -33,6 +33,7 @@ from tests.support.hostile import ENOUGH_S, Besieged, besieged
 
 Status = grpc.StatusCode
 FORWARDS_MAX = 8
+"""Forwards of one peer at once: half of those of all peers."""
 NOBODY = Address("127.0.0.1", 9)
 
 
@@ -47,7 +48,7 @@ async def called(folder: Path) -> AsyncIterator[Besieged]:
 
     async with besieged(
         folder,
-        lambda config: replace(config, peers=(told,), peering=replace(config.peering, forwards_max=FORWARDS_MAX)),
+        lambda config: replace(config, peers=(told,), peering=replace(config.peering, forwards_max=2 * FORWARDS_MAX)),
     ) as at:
         yield at
 
@@ -231,7 +232,8 @@ async def test_a_caller_that_takes_nothing_holds_its_engine_and_nothing_else(tmp
         await at.goes_on()
 
 
-async def test_a_request_that_never_comes_whole_gives_its_room_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [bytes(2000), b""], ids=["a piece of it", "nothing of it"])
+async def test_a_request_that_never_comes_whole_gives_its_room_back(tmp_path: Path, first: bytes) -> None:
     told = PeerConfig(PeerSpec(GatewayId("eu-1"), EU), NOBODY)
     async with besieged(
         tmp_path,
@@ -240,7 +242,7 @@ async def test_a_request_that_never_comes_whole_gives_its_room_back(tmp_path: Pa
         ),
     ) as at:
         async with asyncio.timeout(ENOUGH_S), raw_origin(at.gateway.peers_address) as origin:
-            await origin.say(pb.OriginFrame(forward=1, request_bytes=1 << 20, request=bytes(2000), credit=1))
+            await origin.say(pb.OriginFrame(forward=1, request_bytes=1 << 20, request=first, credit=1))
             assert await origin.until_ended(1) == "busy: the request did not come in time"
             await origin.begin(2, asked(2))
             assert await origin.until_ended(2) == "completed"

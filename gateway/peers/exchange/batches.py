@@ -202,6 +202,11 @@ class FrameBatcher(Generic[_Frame]):
         return not self._line and not self._prologue
 
     @property
+    def queued(self) -> int:
+        """Number of forwards that are queued."""
+        return len(self._line)
+
+    @property
     def pause_s(self) -> float:
         """Seconds to wait between the last message and the next one."""
         return 0.0 if self._line else self._gap_s * min(self._frames, GAPS_MAX)

@@ -33,6 +33,8 @@ from protos.mesh.v1 import peer_pb2 as pb
 _SECOND_NS = 1_000_000_000
 _REFUSED_MAX = 8192
 """Refused forwards whose request is still to come, above which the stream ends."""
+_UNSENT_MAX = 8192
+"""Forwards that are over and whose last frames the peer has not read, above which the stream ends."""
 _UNREAD_BYTES_MAX = 64 * 1024
 """Bytes of one answer that may wait here for credit or for their turn; more makes the relay wait before it reads on
 from the engine."""
@@ -154,6 +156,8 @@ class ServingStream:
                 forward.take_in(frame)
         if not message.frames:
             self.waste()
+        if self._outbox.queued - len(self._forwards) > _UNSENT_MAX:
+            raise StreamFault(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many last words are left unread")
 
     def _begin(self, frame: pb.OriginFrame) -> None:
         if frame.forward <= self._last_id:
@@ -175,7 +179,9 @@ class ServingStream:
         if place is None:
             self._turn_away(frame, "too much is held for other gateways")
             return
-        self._add(frame, ForwardResources(self._reception, place)).take_in(frame)
+        forward = self._add(frame, ForwardResources(self._reception, place))
+        forward.take_in(frame)
+        forward.wait_for_rest()
 
     def _turn_away(self, frame: pb.OriginFrame, why: str) -> None:
         """Refuse a forward before any of its request is looked at."""
@@ -342,12 +348,12 @@ class ServedForward:
         self._pieces.append(piece)
         if not self._missing:
             self._run()
-        elif self._timer is None:
-            self._wait_for_rest()
 
-    def _wait_for_rest(self) -> None:
+    def wait_for_rest(self) -> None:
         """Give credit for the rest of the request at once, since memory is reserved for all of it, and start the
-        time-out for its arrival."""
+        time-out for its arrival. Nothing is waited for if all has come, or the forward is over."""
+        if not self._missing or self._held is None:
+            return
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._stream.accept_timeout_s, self.refuse, RefusalReason.BUSY, _NOT_IN_TIME)
         rest = self._missing - self._allowed

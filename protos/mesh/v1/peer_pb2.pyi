@@ -1042,7 +1042,7 @@ class ExchangeRequest(_message.Message):
       of a request at most 256 KiB are sent unasked, and of the rest as much as the peer has given credit for.
 
     A frame for a forward that is over, or that never began, is passed over: it may have been on its way. Too many of
-    those, and of whatever else moves nothing, end the stream as well.
+    those, and of whatever else moves nothing, end the stream as well, and so do too many answers that are left unread.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -9,7 +9,7 @@ from gateway.peers.forward_memory import ForwardMemory, MemoryClaim
 
 
 def room() -> ForwardMemory:
-    return ForwardMemory(1000, 650)
+    return ForwardMemory(1000, 650, 7)
 
 
 def held(stack: ExitStack, in_room: ForwardMemory, peer: str, size: int) -> MemoryClaim:
@@ -39,10 +39,27 @@ def test_no_peer_gets_more_than_its_part_and_another_still_gets_one() -> None:
     assert (peers.bytes, peers.peers) == (0, 0)
 
 
+def test_no_peer_has_more_places_than_its_part_however_small_its_requests_are() -> None:
+    peers = room()
+    with ExitStack() as stack:
+        first = held(stack, peers, "greedy", 1)
+        for _ in range(6):
+            held(stack, peers, "greedy", 1)
+        assert peers.place_of("greedy", 1) is None
+        held(stack, peers, "other", 1)
+        for _ in range(2):
+            first.close()
+        held(stack, peers, "greedy", 1)
+        assert peers.place_of("greedy", 1) is None
+    assert (peers.bytes, peers.peers, peers._places) == (0, 0, {})
+
+
 def test_a_place_that_was_refused_takes_nothing() -> None:
     peers = room()
-    assert peers.place_of("a", 651) is None
+    for _ in range(8):
+        assert peers.place_of("a", 651) is None
     assert (peers.bytes, peers.fits("a", 650)) == (0, True)
+    assert peers.place_of("a", 650) is not None
 
 
 def test_a_place_grows_with_the_answer_that_is_kept_within_the_same_bounds() -> None:
@@ -77,3 +94,11 @@ def test_its_bounds_are_the_configuration_s() -> None:
     assert peers.place_of("a", 10)
     assert peers.place_of("b", 10)
     assert peers.place_of("c", 1) is None
+
+
+@pytest.mark.parametrize(("peer_bytes", "forwards", "places"), [(10, 8, 4), (20, 8, 8), (1, 8, 1)])
+def test_a_peer_s_part_of_the_places_is_that_of_the_memory(peer_bytes: int, forwards: int, places: int) -> None:
+    peers = ForwardMemory.of(
+        PeeringConfig(forwards_max=forwards, forwards_held_max_bytes=20, forwards_held_peer_max_bytes=peer_bytes)
+    )
+    assert [peers.place_of("a", 0) is not None for _ in range(9)] == [True] * places + [False] * (9 - places)

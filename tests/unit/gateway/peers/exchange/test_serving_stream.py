@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
 import pytest
 
 from gateway.config.sections import PeeringConfig
@@ -22,7 +23,7 @@ from tests.support.cycles import left_in_cycles
 from tests.support.manual_loop import manual_loop
 
 R1 = RequestId("r-1")
-PEERING = PeeringConfig(forwards_max=2)
+PEERING = PeeringConfig(forwards_max=4)
 ACCEPT_S = PEERING.accept_timeout_ns / 10**9
 LARGE = request_of(1, 2**19)
 
@@ -108,6 +109,25 @@ class TestWaysToEnd:
         assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
         called.hears(pb.OriginFrame(forward=1, request=LARGE[5000:]))
         assert (called.open, called.ignored) == ({}, 0)
+
+    def test_nothing_of_it_in_time(self, called: Called) -> None:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), credit=1024))
+        assert called.held == (1, len(LARGE), 1)
+        (credit,) = called.sends()
+        assert credit.credit == len(LARGE) - 2**18
+        called.loop.pass_time(ACCEPT_S + 1)
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
+        called.hears(
+            pb.OriginFrame(forward=1, request=LARGE[: 2**18]), pb.OriginFrame(forward=1, request=LARGE[2**18 :])
+        )
+        assert (called.open, called.ignored) == ({}, 0)
+
+    def test_cancelled_as_it_begins(self, called: Called) -> None:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), credit=1024, cancel=True))
+        assert called.loop.timers == 0
+        called.sends_all()
+        assert (called.last_words(1), called.held) == (["last"], (0, 0, 0))
 
     def test_cancelled_before_its_request_is_whole(self, called: Called) -> None:
         called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), request=LARGE[:5000], credit=1000))
@@ -303,6 +323,29 @@ def test_refused_forwards_whose_requests_never_come_are_bounded(monkeypatch: pyt
         called.hears(pb.OriginFrame(forward=4, request_bytes=2**21, request=bytes(1000)))
         assert called.stream._fault is not None
         assert "left unfinished" in str(called.stream._fault)
+
+
+def test_last_words_that_the_origin_does_not_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(called_module, "_UNSENT_MAX", 3)
+    with serving() as called:
+        called.begin(1, request_of(1))
+        called.core.refuses = True
+        for number in range(2, 5):
+            called.begin(number, request_of(number))
+        assert called.held[0] == 1, "the one that runs has words to say, too, but does not count"
+        with pytest.raises(StreamFault, match="unread") as raised:
+            called.begin(5, request_of(5))
+        assert raised.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_an_origin_that_reads_is_refused_as_often_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(called_module, "_UNSENT_MAX", 3)
+    with serving() as called:
+        called.core.refuses = True
+        for number in range(1, 10):
+            called.begin(number, request_of(number))
+            called.sends_all()
+            assert called.last_words(number) == ["refused"]
 
 
 def test_a_stream_that_closes_does_not_wait_for_requests_that_it_refused() -> None:
