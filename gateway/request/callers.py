@@ -48,6 +48,8 @@ class ClientKey(Struct, frozen=True):
     budget: Budget = NO_BUDGET
     may_name_tenant: bool = False
     """True if the key belongs to a proxy, which may name the tenant of a request that it passes on."""
+    is_token: bool = False
+    """True if an issuer's token stands for it, and no key of the keys file."""
     service_class: ServiceClass | None = None
     """Default and best service class of its requests; None: the key sets none."""
 

@@ -55,6 +55,7 @@ class ClientGrants:
             models=None if plan.models is None else frozenset(map(ModelName, plan.models)),
             budget=NO_BUDGET if budget == NO_BUDGET else budget,
             may_name_tenant=plan.may_name_tenant,
+            is_token=True,
             service_class=plan.service_class,
         )
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 from msgspec.structs import replace
@@ -223,6 +224,13 @@ async def test_a_file_is_kept_no_longer_than_the_limit(config: GatewayConfig, to
             )
         assert [each async for each in client.files.list()] == []
     assert list((config.batches.folder or Path()).glob("files/*")) == []
+
+
+@pytest.mark.parametrize("asked", ["&" * 40, "limit=0000015000", "limit=000001" + "9" * 4_500, "limit=0", "limit=-1"])
+async def test_what_is_asked_of_a_list_is_refused_in_words_beyond_its_limits(config: GatewayConfig, asked: str) -> None:
+    async with serving(config) as gateway, aiohttp.ClientSession() as client:
+        async with client.get(f"http://{gateway.http_address}/v1/files?{asked}") as response:
+            assert (response.status, (await response.json())["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_an_upload_that_stops_leaves_nothing(config: GatewayConfig) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, BinaryIO
 
 import msgspec
+from msgspec import Raw
 
 from gateway.core.vocabulary import ModelName
 from gateway.door import errors
@@ -84,7 +87,8 @@ class BatchApi:
             if each.tenant == tenant and not each.upload and purpose in (None, each.purpose)
         ]
         limit = limit_in(asked, _FILES_PAGE_MAX, _FILES_PAGE_MAX)
-        give(call, _page(found, asked, limit, is_rising=asked.get("order") == "asc"))
+        page = partial(_page, found, asked, limit, is_rising=asked.get("order") == "asc")
+        give(call, await asyncio.to_thread(lambda: Raw(msgspec.json.encode(page()))))
 
     async def _show_file(self, call: ClientCall) -> None:
         give(call, (await self._file_of(call)).document())

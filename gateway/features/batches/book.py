@@ -368,8 +368,18 @@ class BatchBook:
     # Batches
 
     async def put_new(self, batch: ClientBatch) -> None:
-        """Keep a new batch. It is kept as well if the caller is cancelled meanwhile. Raises FileMissing."""
-        await self._do_and_know(partial(self._remember, batch, 1, ()), self.store.put_new, batch)
+        """Keep a new batch. It is kept as well if the caller is cancelled meanwhile, or if the store's answer is lost
+        and its row stands. Raises FileMissing, and OSError."""
+        learn = partial(self._remember, batch, 1, ())
+        try:
+            await self._do_and_know(learn, self.store.put_new, batch)
+        except OSError:
+            if not await self.do(self.store.has_batch, batch.id):
+                raise
+            if self.store.is_shared:
+                await self._look_anew()
+            else:
+                learn()
 
     async def change(
         self, batch_id: str, change: Callable[[ClientBatch], ClientBatch], *, is_holder: bool = True

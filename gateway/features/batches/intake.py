@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from os import urandom
 from typing import Any, TypeVar
 from urllib.parse import parse_qs
@@ -39,6 +39,8 @@ from gateway.request.engine_api import MESSAGES_PATH
 from mesh.clock import Clock
 from mesh.waiter import Waiter
 
+_PARAMETERS_MAX = 32
+_DIGITS_MAX = 6
 UPLOAD_S = 4 * 3600.0
 """Longest time of an upload that is fast enough throughout."""
 ORDER_BYTES_MAX = 64 * 1024
@@ -130,7 +132,7 @@ class BatchIntake:
 
     def owner_of(self, call: ClientCall) -> BatchOwner:
         key = caller_of(call).key
-        return BatchOwner(self.tenant_of(call), key, key is not None and not self._is_in_force(key))
+        return BatchOwner(self.tenant_of(call), key, key is not None and key.is_token)
 
     def check_key(self, owner: BatchOwner) -> None:
         """Raise ClientFault if the key was removed while its client sent the body."""
@@ -138,7 +140,7 @@ class BatchIntake:
             raise ClientFault(errors.INVALID_API_KEY)
 
     def _is_in_force(self, key: ClientKey) -> bool:
-        """True if the keys file has the key at this moment; it has none that stands for a token."""
+        """True if the keys file has the key at this moment."""
         return self._key_in_force is not None and self._key_in_force(key.key_id) is not None
 
     # Files
@@ -181,7 +183,8 @@ class BatchIntake:
             if not book.has_content(upload.id):
                 book.sizes.drop(upload.id)
                 if not is_scratch:
-                    await book.in_files(folder.drop, upload.opened, upload.id)
+                    with suppress(OSError):  # what is left is swept later, and the first error is told
+                        await book.in_files(folder.drop, upload.opened, upload.id)
                 elif upload.opened is not None:
                     await book.in_files(upload.opened.close)
 
@@ -318,12 +321,15 @@ def give(call: ClientCall, document: object) -> None:
 def asked_of(call: ClientCall) -> dict[str, str]:
     """Parameters of the query."""
     query = call.exchange.target.decode("latin-1").partition("?")[2]
-    return {name: texts[0] for name, texts in parse_qs(query, max_num_fields=32).items()}
+    try:
+        return {name: texts[0] for name, texts in parse_qs(query, max_num_fields=_PARAMETERS_MAX).items()}
+    except ValueError as error:
+        raise ClientFault(errors.INVALID_FIELD, f"there are at most {_PARAMETERS_MAX}", "query") from error
 
 
 def limit_in(asked: dict[str, str], default: int, most: int) -> int:
     told = asked.get("limit", str(default))
-    if not told.isdecimal() or not 1 <= int(told[:6]) <= most:
+    if not told.isdecimal() or len(told) > _DIGITS_MAX or not 1 <= int(told) <= most:
         raise ClientFault(errors.INVALID_FIELD, f"it is 1 to {most}", "limit")
     return int(told)
 

@@ -116,8 +116,8 @@ class LineChecker:
         self.total = 0
         self.faults: list[LineFault] = []
         self._endpoint = endpoint
-        self._lines_max = lines_max
-        self._line_bytes_max = line_bytes_max
+        self.lines_max = lines_max
+        self.line_bytes_max = line_bytes_max
         self._may_mix_models = may_mix_models
         self._take_request = take_request
         self._number = 0
@@ -126,11 +126,11 @@ class LineChecker:
     def take(self, line: bytes) -> bool:
         """Take in a line, which may be cut behind the largest length. False: more lines need not be read."""
         self._number += 1
-        if len(line) <= self._line_bytes_max and not line.strip():
+        if len(line) <= self.line_bytes_max and not line.strip():
             return True
         self.total += 1
-        if self.total > self._lines_max:
-            self._found("too_many_tasks", f"The file holds more than {self._lines_max:,} requests.", None)
+        if self.total > self.lines_max:
+            self._found("too_many_tasks", f"The file holds more than {self.lines_max:,} requests.", None)
             return False
         self._check(line)
         return len(self.faults) < FAULTS_MAX
@@ -145,8 +145,8 @@ class LineChecker:
         self.faults.append(LineFault(code, message, param, self._number))
 
     def _check(self, line: bytes) -> None:
-        if len(line) > self._line_bytes_max:
-            self._found("line_too_long", f"This line is longer than {self._line_bytes_max:,} bytes.", None)
+        if len(line) > self.line_bytes_max:
+            self._found("line_too_long", f"This line is longer than {self.line_bytes_max:,} bytes.", None)
             return
         try:
             fields = msgspec.json.decode(line)

@@ -28,7 +28,13 @@ from gateway.features.batches.intake import (
     stored,
 )
 from gateway.features.batches.lines import LineChecker
-from gateway.features.batches.messages import MESSAGE_BATCHES_PATH, batch_document, request_lines, result_line
+from gateway.features.batches.messages import (
+    MESSAGE_BATCHES_PATH,
+    batch_document,
+    holds_many_more,
+    request_lines,
+    result_line,
+)
 from gateway.features.batches.state import ClientBatch, StoredFile, validated
 from gateway.features.batches.store import FileInUse
 from gateway.request.engine_api import MESSAGES_PATH
@@ -174,10 +180,14 @@ class MessageBatchApi:
 
 
 def _write_lines(body: Any, lines: OpenUpload, checker: LineChecker) -> int:
-    """Write the requests of a body as lines, up to the first with a fault; blocks. Returns the bytes written."""
+    """Write the requests of a body as lines, up to the first with a fault; blocks. Returns the bytes written; raises
+    ValueError."""
     size = 0
     body.seek(0)
-    for line in request_lines(body.read()):
+    read = body.read()
+    if holds_many_more(read, checker.lines_max):
+        raise ValueError(f"there are more than {checker.lines_max:,}")
+    for line in request_lines(read, checker.line_bytes_max):
         if not checker.take(line) or checker.faults:
             break
         lines.write(line)

@@ -16,6 +16,12 @@ from gateway.features.batches.state import BatchStatus, ClientBatch
 from gateway.request.engine_api import MESSAGES_PATH
 
 MESSAGE_BATCHES_PATH = f"{MESSAGES_PATH}/batches"
+_SCANNED_BYTES = 1024 * 1024
+"""Bytes that are looked through at once, while no other thread runs."""
+_MENTIONS = (b"custom_id", b"\\u005", b"\\u006", b"\\u007")
+"""Name that each request has, and beginnings of escaped letters."""
+_OTHER_MENTIONS = 10_000
+"""Mentions that may be in the texts of requests."""
 
 
 class _Request(Struct):
@@ -27,11 +33,22 @@ class _Body(Struct):
     requests: list[_Request]
 
 
-def request_lines(body: bytes) -> Iterator[bytes]:
-    """Requests of a body, each as a line of an input file. Raises ValueError."""
+def holds_many_more(body: bytes, requests: int) -> bool:
+    """True if a body holds many more requests than that, as its names of members tell, also with escaped letters: it
+    would hold up all threads while it is decoded."""
+    most = max(2 * requests, requests + _OTHER_MENTIONS)
+    pieces = (body[begin : begin + _SCANNED_BYTES] for begin in range(0, len(body), _SCANNED_BYTES))
+    return sum(piece.count(each) for piece in pieces for each in _MENTIONS) > most
+
+
+def request_lines(body: bytes, params_max: int) -> Iterator[bytes]:
+    """Requests of a body, each as a line of an input file. Raises ValueError, also for a request with `params` of more
+    bytes than that."""
     try:
         requests = msgspec.json.decode(body, type=_Body).requests
-        for each in requests:
+        for number, each in enumerate(requests):
+            if len(each.params) > params_max:
+                raise ValueError(f"requests.{number}: its params have more than {params_max:,} bytes")
             compact = Raw(msgspec.json.format(each.params, indent=-1))
             line = {"custom_id": each.custom_id, "method": "POST", "url": MESSAGES_PATH, "body": compact}
             yield msgspec.json.encode(line) + b"\n"

@@ -236,8 +236,14 @@ class BatchStore:
     def has_file(self, file_id: str) -> bool:
         """True if the row of a file is stored. An earlier transaction whose answer was lost is over by then, since both
         change the same row first."""
-        text = "SELECT id FROM nightside_batch_files WHERE id = $1"
-        _, rows = self._database.run(_ADVANCE, Statement(text, (file_id,)))
+        return self._has("SELECT id FROM nightside_batch_files WHERE id = $1", file_id)
+
+    def has_batch(self, batch_id: str) -> bool:
+        """True if the row of a batch is stored, as for a file."""
+        return self._has("SELECT id FROM nightside_batches WHERE id = $1", batch_id)
+
+    def _has(self, text: str, row_id: str) -> bool:
+        _, rows = self._database.run(_ADVANCE, Statement(text, (row_id,)))
         return bool(rows)
 
     def delete_file(self, file_id: str) -> None:

@@ -46,6 +46,7 @@ def test_a_token_without_a_plan_is_bounded_by_the_gateway_alone() -> None:
     assert (key.tenant, key.limits, key.process, key.models) == (TenantName("acme"), KeyLimits(), None, None)
     assert key.budget is NO_BUDGET
     assert not key.may_name_tenant
+    assert key.is_token
 
 
 def test_claims_pick_among_what_the_file_has() -> None:

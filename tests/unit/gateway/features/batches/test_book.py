@@ -101,6 +101,24 @@ async def test_an_upload_whose_row_may_be_stored_has_both_or_neither(
             book.folder.read("file-in")
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_a_batch_whose_row_is_stored_is_kept_though_the_answer_is_lost(
+    book: BatchBook, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.setattr(type(book.store), "is_shared", is_shared)
+    await keep_input(book)
+    monkeypatch.setattr(book.store, "put_new", fail_after(book.store.put_new))
+    await book.put_new(client_batch("batch_1"))
+    assert list(book.batches) == ["batch_1"]
+
+
+async def test_a_batch_whose_row_is_not_stored_is_not_kept(book: BatchBook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(book.store, "put_new", fail)
+    with pytest.raises(OSError, match="no answer"):
+        await book.put_new(client_batch("batch_1"))
+    assert not book.batches
+
+
 def fail(*_: object) -> NoReturn:
     raise OSError("no answer")
 

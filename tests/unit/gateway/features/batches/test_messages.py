@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.features.batches.lines import BATCH_CANCELLED, BATCH_EXPIRED, LineResult, ResultError, result_of
-from gateway.features.batches.messages import batch_document, request_lines, result_line
+from gateway.features.batches.messages import batch_document, holds_many_more, request_lines, result_line
 from gateway.features.batches.state import BatchStatus, cancelling, ended, lines_over, validated
 from gateway.request.engine_api import MESSAGES_PATH
 from tests.support.batches import client_batch
@@ -23,7 +23,7 @@ def counts_of(document: dict[str, object]) -> dict[str, int]:
 def test_requests_become_lines() -> None:
     first_params = b'{\n "model": "m",\n "n": 1.50}'
     body = b'{"requests": [{"custom_id": "a", "params": %b}, {"custom_id": "b", "params": []}]}' % first_params
-    first, second = request_lines(body)
+    first, second = request_lines(body, 1_000)
     assert first.count(b"\n") == 1
     assert json.loads(first) == {
         "custom_id": "a",
@@ -33,6 +33,19 @@ def test_requests_become_lines() -> None:
     }
     assert b"1.50" in first, "figures stay as they are written"
     assert json.loads(second)["body"] == []
+
+
+def test_params_that_are_too_long_are_refused_before_they_are_formatted() -> None:
+    body = b'{"requests": [{"custom_id": "a", "params": [1]}, {"custom_id": "b", "params": [1, 2]}]}'
+    with pytest.raises(ValueError, match=r"requests.1: its params have more than 3 bytes"):
+        list(request_lines(body, 3))
+
+
+@pytest.mark.parametrize("name", [b"custom_id", rb"custom\u005fid", rb"\u0063ustom_i\u0064"])
+def test_many_more_requests_than_allowed_are_noticed_whatever_their_names_are_spelled_like(name: bytes) -> None:
+    request = b'{"%b":"","params":0}' % name
+    assert not holds_many_more(request * 5_000, 1)
+    assert holds_many_more(request * 10_002, 1)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +62,7 @@ def test_requests_become_lines() -> None:
 )
 def test_a_body_without_requests_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        list(request_lines(body))
+        list(request_lines(body, 1_000_000))
 
 
 def test_counts_are_told_at_the_end() -> None:
