@@ -150,17 +150,19 @@ class DynamodbStore:
 
     async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         async with self._table.in_words(self._settings.call_timeout_ns):
-            token = max(holding.token, above) + 1
+            higher = max(holding.token, above) + 1
             head = await self._update(
                 "#token = :higher",
-                "#token = :token AND #key = :key",
-                higher=token,
+                "#token BETWEEN :token AND :higher AND #key = :key",
+                higher=higher,
                 token=holding.token,
                 key=holding.key,
             )
-            if head is None:
-                await self._lost()
-        self._holding = StoreHolding(token, holding.holder, holding.key)
+            if head is None:  # an earlier call without an answer may have gone higher
+                head = await self._look()
+                if head.mark.key != holding.key or head.mark.token < higher:
+                    await self._lost()
+        self._holding = StoreHolding(head.mark.token, holding.holder, holding.key)
         return self._holding
 
     async def release(self, holding: StoreHolding) -> None:

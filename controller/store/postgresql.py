@@ -43,8 +43,8 @@ _TAKE = """
     WHERE token = $1 AND key = $2 AND renewals = $3 RETURNING token, revision"""
 _RENEW = "UPDATE nightside_store SET renewals = renewals + 1 WHERE key = $1 RETURNING revision"
 _RISE = """
-    UPDATE nightside_store SET token = greatest(token, $3) + 1, renewals = renewals + 1
-    WHERE token = $1 AND key = $2 RETURNING token"""
+    UPDATE nightside_store SET token = $3, renewals = renewals + 1
+    WHERE token BETWEEN $1 AND $3 AND key = $2 RETURNING token"""
 _RELEASE = "UPDATE nightside_store SET key = '', holder = '', renewals = renewals + 1 WHERE key = $1"
 _READ = """
     SELECT revision, name, document FROM nightside_store LEFT JOIN nightside_documents ON true"""
@@ -128,10 +128,15 @@ class PostgresqlStore:
         await self._call(renew)
 
     async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
+        higher = max(holding.token, above) + 1
+
         async def rise(connection: Any) -> StoreHolding:
-            token = await connection.fetchval(_RISE, holding.token, holding.key, above)
-            if token is None:
-                await self._lost(connection)
+            token = await connection.fetchval(_RISE, holding.token, holding.key, higher)
+            if token is None:  # an earlier call without an answer may have gone higher
+                stands = await connection.fetchrow(_HOW_IT_STANDS)
+                if stands["key"] != holding.key or stands["token"] < higher:
+                    await self._lost(connection)
+                token = stands["token"]
             return StoreHolding(token, holding.holder, holding.key)
 
         self._holding = await self._call(rise)

@@ -15,6 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Self, TypeVar
+from uuid import uuid4
+
+from msgspec.structs import replace
 
 from controller.store.store import (
     Contents,
@@ -53,6 +56,9 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._connection: sqlite3.Connection | None = None
         self._lock_fd: int | None = None
+        self._newest: StoreHolding | None = None
+        """Newest holding, with the token that the file has or nearly had. Its key is not in the file: the lock ends
+        with this process."""
         self._is_closed = False
         self._opened_file: tuple[int, int] | None = None
         """Device and inode of the open file: another file may be put in its place, or none."""
@@ -171,18 +177,21 @@ class SqliteStore:
             self._roll_back()
             self._unlock()
             raise
-        return StoreHolding(token, holder)
+        self._newest = StoreHolding(token, holder, uuid4().hex)
+        return self._newest
 
     def _rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         try:
             with closing(self._begin()) as cursor:
-                self._check_holding(cursor, holding)
-                cursor.execute("UPDATE store SET token = max(token, ?) + 1 RETURNING token", (above,))
-                (token,) = cursor.fetchone()
+                (found,) = cursor.execute("SELECT token FROM store").fetchone()
+                risen = replace(holding, token=found)
+                self._check_holding(cursor, risen if risen == self._newest else holding)
+                self._newest = replace(holding, token=max(found, above) + 1)
+                cursor.execute("UPDATE store SET token = ?", (self._newest.token,))
                 cursor.execute("COMMIT")
         finally:
             self._roll_back()
-        return StoreHolding(token, holding.holder)
+        return self._newest
 
     def _check(self, holding: StoreHolding) -> None:
         with closing(self._opened().cursor()) as cursor:

@@ -83,7 +83,8 @@ class Store(Protocol):
 
     async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         """Return the same holding with a token above `above`, on the disk when this returns. Needed where gateways were
-        told more than the store knows of, as where it was lost or is an old copy. Raises StoreLost."""
+        told more than the store knows of, as where it was lost or is an old copy. May be called again with the same
+        holding where a call was not answered: the token may have risen by that. Raises StoreLost."""
         ...
 
     async def read(self) -> Contents:

@@ -107,8 +107,8 @@ class SharedStore:
 
     async def rise(self, holding: StoreHolding, above: int) -> StoreHolding:
         self._check_reached()
-        self._check(holding)
         mark = self.shared.state.mark
+        self._check(replace(holding, token=max(mark.token, holding.token)))
         token = max(mark.token, above) + 1
         self.shared.state = dataclasses.replace(
             self.shared.state, mark=replace(mark, token=token, renewals=mark.renewals + 1)
