@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from structlog.typing import FilteringBoundLogger
@@ -20,6 +20,7 @@ from controller.store.store import (
     StoreError,
     StoreHolding,
     StoreLost,
+    StoreUnavailable,
     StoreUncertain,
     check_changes,
 )
@@ -131,8 +132,7 @@ class StoreWriter:
     async def write_last(self) -> None:
         """Write once what is still queued, when nothing else runs any more. Raises StoreError."""
         if (self._pending or self._uncertain) and not self.lost.is_set():
-            batch = self._uncertain | self._batch([])
-            await self._store.write(self._holding, batch)
+            await self._stored(self._uncertain | self._batch([]))
 
     async def _pause(self, failures: int) -> None:
         """Wait after a failed write, unless a caller asks for one: then everything is tried at once."""
@@ -145,37 +145,54 @@ class StoreWriter:
             pass
 
     async def _write(self) -> bool:
-        asked = list(self._asked)
-        self._asked.clear()
+        asked = self._asked_that_fit()
+        is_full = not asked and bool(self._asked)
         batch = self._batch(asked)
-        written = self._take(not self._pending) if self._take is not None else None
         wanted: Changes = self._uncertain | {name: text for each in asked for name, text in each.changes.items()}
         self._under_way = len(batch)
         try:
-            if self._above >= self._holding.token:
-                self._holding = await self._store.rise(self._holding, self._above)
-                self._on_rise(self._holding.token)
-            revision = await self._store.write(self._holding, wanted | batch)
+            written = self._take(not self._pending) if self._take is not None else None
+            revision = await self._stored(wanted | batch)
+            self._under_way, self._uncertain = 0, {}
+            self._succeeded(revision)
+            if written is not None:
+                written(wanted, self.version)
         except StoreError as error:
-            self._under_way = 0
             if isinstance(error, StoreUncertain):
                 self._uncertain = wanted
-            self._failed(error, asked)
             self._pending = batch | self._pending
+            self._failed(error, asked)
+            if is_full:  # nothing more is taken before what may be written already is written
+                _fail(self._asked, StoreUnavailable(str(error)))
+                self._asked.clear()
             return False
-        except asyncio.CancelledError:
-            for each in asked:
-                each.done.cancel()
+        except BaseException as error:
+            self._pending = batch | self._pending
+            _fail(asked, error)
             raise
-        self._under_way, self._uncertain = 0, {}
-        self._succeeded(revision)
-        if written is not None:
-            written(wanted, self.version)
+        finally:
+            self._under_way = 0
+            self._wanted.set()
         for each in asked:
             if not each.done.done():
                 each.done.set_result(None)
-        self._wanted.set()
         return True
+
+    async def _stored(self, changes: Changes) -> int:
+        """Write changes, with a term above those that gateways have reported; returns the revision."""
+        if self._above >= self._holding.token:
+            self._holding = await self._store.rise(self._holding, self._above)
+            self._on_rise(self._holding.token)
+        return await self._store.write(self._holding, changes)
+
+    def _asked_that_fit(self) -> list[_Asked]:
+        """Take the changes of as many callers as a store accepts at once; those of the others are written next."""
+        fitting: list[_Asked] = []
+        room = CHANGES_MAX - len(self._uncertain)
+        while self._asked and len(self._asked[0].changes) <= room:
+            fitting.append(self._asked.popleft())
+            room -= len(fitting[-1].changes)
+        return fitting
 
     def _batch(self, asked: list[_Asked]) -> Changes:
         """Take as many changes as a store accepts at once; the rest is written next."""
@@ -190,9 +207,7 @@ class StoreWriter:
         self.fault = str(error)
         self._on_lost()
         self.lost.set()
-        for each in self._asked:
-            if not each.done.done():
-                each.done.set_exception(error)
+        _fail(self._asked, error)
         self._asked.clear()
         self._wanted.set()
 
@@ -209,6 +224,13 @@ class StoreWriter:
         self._on_failure(error)
         if isinstance(error, StoreLost):
             self.lose(error)
-        for each in asked:
-            if not each.done.done():
-                each.done.set_exception(error)
+        _fail(asked, error)
+
+
+def _fail(asked: Iterable[_Asked], error: BaseException) -> None:
+    """Tell callers that their changes were not written, as far as is known."""
+    for each in asked:
+        if isinstance(error, asyncio.CancelledError):
+            each.done.cancel()
+        elif not each.done.done():
+            each.done.set_exception(error)

@@ -11,7 +11,7 @@ from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
 from controller.driver import ControllerDriver
 from controller.state_manager import Naming, StateManager
-from controller.store.store import Contents, StoreError, StoreHolding
+from controller.store.store import Contents, StoreHolding
 from controller.store_writer import StoreWriter
 from mesh.clock import Clock
 from mesh.config import LogFormat, LoggingConfig
@@ -30,7 +30,7 @@ class MemoryStore:
     def __init__(self, documents: Mapping[str, bytes] | None = None) -> None:
         self.documents = dict(documents or {})
         self.writes: list[dict[str, bytes | None]] = []
-        self.failures: list[StoreError] = []
+        self.failures: list[Exception] = []
         self.attempts = 0
         self.token = 2
         self.gate = asyncio.Event()

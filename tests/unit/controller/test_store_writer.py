@@ -15,7 +15,7 @@ from controller.store.store import (
 )
 from controller.store_writer import StoreWriter
 from gateway.core.vocabulary import ControlVersion
-from tests.support.desks import MemoryStore, running_keeper
+from tests.support.desks import LOG, MemoryStore, running_keeper
 from tests.support.gateways import until
 
 
@@ -108,6 +108,64 @@ async def test_more_than_one_write_holds_is_written_in_several_and_only_the_last
         assert seen == [False, True]
 
 
+async def test_callers_who_together_ask_for_more_than_one_write_holds_are_all_answered() -> None:
+    store = MemoryStore()
+    store.gate.clear()
+    async with running_keeper(store) as store_writer, asyncio.TaskGroup() as tasks:
+        store_writer.keep({"first": b""})
+        await until(lambda: store.attempts > 0)
+        tasks.create_task(store_writer.write({f"n{number}": b"" for number in range(CHANGES_MAX)}))
+        tasks.create_task(store_writer.write({"gateway": b""}))
+        store_writer.keep({"kept": b""})
+        await until(lambda: len(store_writer._asked) == 2)
+        store.gate.set()
+    assert [len(each) for each in store.writes] == [1, CHANGES_MAX, 2]
+
+
+async def test_who_finds_no_room_beside_changes_that_may_be_written_is_told_so_while_the_store_is_away() -> None:
+    store = MemoryStore()
+    store.failures = [StoreUncertain("no answer")]
+    async with running_keeper(store) as store_writer:
+        with pytest.raises(StoreUncertain):
+            await store_writer.write({f"n{number}": b"" for number in range(CHANGES_MAX)})
+        store.failures = [StoreUncertain("no answer")]
+        with pytest.raises(StoreUnavailable, match="no answer") as told:
+            await store_writer.write({"gateway": b""})
+        assert not isinstance(told.value, StoreUncertain), "none of it was written"
+        await store_writer.write({"gateway": b""})
+        assert [len(each) for each in store.writes] == [CHANGES_MAX, 1]
+
+
+async def test_an_unexpected_exception_is_told_to_callers_and_loses_no_document() -> None:
+    store = MemoryStore()
+    store.failures = [RuntimeError("a bug")]
+    holding = await store.acquire("a test")
+    store_writer = StoreWriter(store, holding, 0, LOG)
+    store_writer.keep({"a": b"1"})
+    async with asyncio.TaskGroup() as tasks:
+        asking = tasks.create_task(refused(store_writer, RuntimeError))
+        await until(lambda: bool(store_writer._asked))
+        with pytest.raises(RuntimeError, match="a bug"):
+            await store_writer.run()
+        assert await asking == "a bug"
+        assert store_writer.pending == 1
+        running = tasks.create_task(store_writer.run())
+        await until_written(store_writer)
+        running.cancel()
+    assert store.writes == [{"a": b"1"}]
+
+
+async def test_what_was_being_written_when_the_writer_ends_is_in_the_last_write() -> None:
+    store = MemoryStore()
+    store.gate.clear()
+    async with running_keeper(store) as store_writer:
+        store_writer.keep({"a": b"1"})
+        await until(lambda: store.attempts > 0)
+    store.gate.set()
+    await store_writer.write_last()
+    assert store.writes == [{"a": b"1"}]
+
+
 async def test_what_no_store_takes_is_refused_at_once() -> None:
     async with running_keeper(MemoryStore()) as store_writer:
         with pytest.raises(ValueError, match="at most"):
@@ -147,7 +205,7 @@ async def test_one_that_learns_elsewhere_that_the_store_is_lost_tells_everybody_
         assert await refused(store_writer) == "the store is another controller's now"
 
 
-async def refused(store_writer: StoreWriter) -> str:
-    with pytest.raises(StoreError) as error:
+async def refused(store_writer: StoreWriter, kind: type[Exception] = StoreError) -> str:
+    with pytest.raises(kind) as error:
         await store_writer.write({"asked": b"1"})
     return str(error.value)
