@@ -44,17 +44,15 @@ class HealthChecks:
             return {address: each.check_id for address, each in self._checks.items()}
         return {each.values[0]: each.health_check for each in found if each.health_check and each.values}
 
-    async def complete(self, tree: RecordTree) -> str:
-        """Create a check for each published address. Returns in words which addresses cannot be checked; empty:
+    async def complete(self, tree: RecordTree, told: Collection[str]) -> str:
+        """Create a check for each of the published addresses, `told`. Returns in words which cannot be checked; empty:
         none."""
         if self._config.kind is HealthCheckKind.NONE:
             return ""
-        told = {str(ip_address(text)) for each in tree.areas for text in each.addresses}
-        told |= {str(ip_address(text)) for text in tree.anywhere}
         if self._checks is None:
             self._checks = await self._mine(tree)
         hidden = sorted(each for each in told if not ip_address(each).is_global)
-        for address in sorted(told.difference(self._checks, hidden)):
+        for address in sorted(set(told).difference(self._checks, hidden)):
             self._checks[address] = await self._api.create_health_check(
                 self._reference(address), self._wanted(address, tree)
             )

@@ -15,9 +15,10 @@ of the mesh's name lead to no such names: Route53 would have to choose them too 
     nearest.REGION.(the name), further.REGION.(the name)
                         geolocation, as for the region's name
 
-A region whose clients may be sent to no gateway leads to the empty name for both kinds of address, and so does the kind
-that a region's gateways do not have: otherwise Route53 would lead its clients to the next nearest region. The module
-does no I/O.
+Of a pool, the first hundred addresses of each IP version are written. Only where no region is open, a pool `anywhere`
+has the addresses for clients elsewhere. A region whose clients may be sent to no gateway leads to the empty name for
+both kinds of address, and so does the kind that a region's gateways do not have: otherwise Route53 would lead its
+clients to the next nearest region. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from mesh.naming.tree import Area, RecordTree
 from mesh.naming.zone import HttpsTarget, Zone, https_set, https_targets, region_name, services, target_names
 
 SETS_MAX = 100
-"""Record sets of one name and kind that Route53 accepts."""
+"""Record sets of one name and kind that Route53 accepts, and so the most addresses of a pool of each IP version."""
 KINDS = {"A": 4, "AAAA": 6}
 _NOWHERE = {"A": "192.0.2.0", "AAAA": "2001:db8::"}
 """Documentation addresses (RFC 5737, RFC 3849): a record has to have an address."""
@@ -123,15 +124,35 @@ class Route53Layout:
         for kind, text in _NOWHERE.items():
             name = f"{_NO_ADDRESS}.{self.below}"
             yield RecordSet(name, kind, _NO_ADDRESS, tree.ttl_s, (text,), location=NO_CLIENTS)
-        pools = {self._pool(each.region): each.addresses for each in tree.areas} | {self._anywhere: tree.anywhere}
-        pools |= {
-            self._target_pool(region, each.name): each.addresses for region, found in targets.items() for each in found
-        }
-        for name, addresses in pools.items():
-            for address in addresses:
-                kind, text = _kind_of(address), str(ip_address(address))
-                check = checks.get(text, "")
-                yield RecordSet(name, kind, text, tree.ttl_s, (text,), is_multivalue=True, health_check=check)
+        for name, addresses in self._pools(tree, targets).items():
+            for kind in KINDS:
+                for text in _of_kind(addresses, kind)[:SETS_MAX]:
+                    check = checks.get(text, "")
+                    yield RecordSet(name, kind, text, tree.ttl_s, (text,), is_multivalue=True, health_check=check)
+
+    def addresses(self, tree: RecordTree) -> set[str]:
+        """Return the addresses that the records name."""
+        pools = self._pools(tree, {}).values()
+        return {text for each in pools for kind in KINDS for text in _of_kind(each, kind)[:SETS_MAX]}
+
+    def left_out(self, tree: RecordTree) -> str:
+        """Say in words which pools have more addresses than Route53 takes; empty: none."""
+        counts = [
+            f"{name} {kind} {len(found)}"
+            for name, addresses in self._pools(tree, {}).items()
+            for kind in KINDS
+            if len(found := _of_kind(addresses, kind)) > SETS_MAX
+        ]
+        return f"Route53 takes the first {SETS_MAX} of these addresses: {', '.join(counts)}" if counts else ""
+
+    def _pools(self, tree: RecordTree, targets: _Targets) -> dict[str, Sequence[str]]:
+        """Addresses by name. Those for unknown locations have one only where no open region is led to instead."""
+        pools: dict[str, Sequence[str]] = {self._pool(each.region): each.addresses for each in tree.areas}
+        if all(each.is_closed for each in tree.areas):
+            pools[self._anywhere] = tree.anywhere
+        for region, found in targets.items():
+            pools |= {self._target_pool(region, each.name): each.addresses for each in found}
+        return pools
 
     @property
     def _anywhere(self) -> str:
@@ -231,6 +252,11 @@ def _serving(claim: OwnerClaim) -> RecordTree:
 
 def _kind_of(address: str) -> str:
     return "A" if ip_address(address).version == 4 else "AAAA"
+
+
+def _of_kind(addresses: Iterable[str], kind: str) -> list[str]:
+    """Return each address of one kind once, in its usual spelling."""
+    return list(dict.fromkeys(str(ip_address(each)) for each in addresses if _kind_of(each) == kind))
 
 
 def _has(addresses: Iterable[str], kind: str) -> bool:

@@ -90,15 +90,16 @@ class Route53Dns:
 
     async def settle(self) -> None:
         """Create the health checks, a call each, and publish the records with them; then wait until all servers have
-        the last change. Raises DnsError where some addresses cannot be checked."""
+        the last change. Raises DnsError where some addresses cannot be checked, or are too many."""
         if self._tree is None:
             return
-        fault = await self._checks.complete(self._tree)
+        left_out = self._layout.left_out(self._tree)
+        unchecked = await self._checks.complete(self._tree, self._layout.addresses(self._tree))
         await self.publish(self._tree, NOTHING_NEW)
         await self._checks.sweep()
         await self._until_in_sync()
-        if fault:
-            raise DnsError(fault)
+        if faults := [each for each in (left_out, unchecked) if each]:
+            raise DnsError("; ".join(faults))
 
     async def plan(self, tree: RecordTree) -> tuple[str, ...]:
         check_zone(tree, self._layout.zone)

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from controller.dns.config import Route53Config
-from controller.dns.provider import DnsOutdated, DnsRefused, DnsUnavailable, changes_between
+from controller.dns.provider import DnsError, DnsOutdated, DnsRefused, DnsUnavailable, changes_between
 from controller.dns.route53.api import BatchRefused, Route53Api
 from controller.dns.route53.changes import Action, RecordChange
+from controller.dns.route53.layout import SETS_MAX
 from controller.dns.route53.provider import Route53Dns
 from controller.dns.route53.record_sets import RecordSet
 from controller.lease import Lease
@@ -20,7 +21,7 @@ from gateway.core.vocabulary import RegionName
 from mesh.clock import Clock
 from mesh.naming.tree import Area, RecordTree
 from tests.support.clock import StillClock
-from tests.support.naming import EU, US, area, tree, with_further
+from tests.support.naming import AP, EU, US, area, tree, with_further
 
 ZONE = "mesh.example."
 CONFIG = Route53Config(hosted_zone="Z1", requests_per_s=1000)
@@ -54,14 +55,17 @@ class Written(Route53Api):
         self.sets.update(sets)
         return f"C{len(self.batches)}"
 
+    async def is_in_sync(self, _change_id: str) -> bool:
+        return True
+
 
 def _no_client() -> Never:
     raise AssertionError("nobody is asked")
 
 
-def provider(api: Written, term: int = 1) -> Route53Dns:
+def provider(api: Written, term: int = 1, config: Route53Config = CONFIG) -> Route53Dns:
     clock = StillClock()
-    return Route53Dns(CONFIG, api, ZONE, "nightside", Lease(clock, term, None), clock=clock)
+    return Route53Dns(config, api, ZONE, "nightside", Lease(clock, term, None), clock=clock)
 
 
 async def publish(at: Route53Dns, given: RecordTree, before: RecordTree | None = None) -> int:
@@ -115,6 +119,35 @@ async def test_a_write_needs_a_lease_that_lasts() -> None:
     with pytest.raises(DnsUnavailable, match=r"the lease lasts 3.0 s, and this may take 3.0 s"):
         await api.change([], "")
     api.close()
+
+
+def addresses_at(api: Written, beginning: str) -> set[str]:
+    return {text for each in api.sets.values() if each.name.startswith(beginning) for text in each.values}
+
+
+async def test_addresses_that_do_not_fit_are_left_out_and_named_and_the_rest_is_published() -> None:
+    api = Written()
+    one = provider(api)
+    many = tuple(f"192.0.2.{last}" for last in range(SETS_MAX + 5))
+    await publish(one, tree(us=(*many, "2001:db8::1"), eu=("198.51.100.1",)))
+    assert addresses_at(api, "us-east-1.pool.") == {*many[:SETS_MAX], "2001:db8::1"}
+    with pytest.raises(DnsError, match=r"takes the first 100 of .*: us-east-1.pool._nightside.mesh.example. A 105$"):
+        await one.settle()
+
+
+async def test_addresses_for_unknown_places_are_written_only_where_no_region_is_open() -> None:
+    """Each of many regions fits, and all of their addresses together do not."""
+    api = Written()
+    one = provider(api, config=replace(CONFIG, locations={"EU": ("DE",), "US": ("US",), "AP": ("JP",)}))
+    there = {name: tuple(f"192.0.{net}.{last}" for last in range(80)) for net, name in enumerate(("us", "eu"))}
+    crowd = replace(tree(1, **there), anywhere=(*there["us"], *there["eu"]))
+    await publish(one, crowd)
+    assert addresses_at(api, "anywhere.") == set()
+    closed = tree(2, closed=frozenset({EU, US, AP}))
+    await publish(one, closed, crowd)
+    assert addresses_at(api, "anywhere.") == set(closed.anywhere)
+    await publish(one, tree(3), closed)
+    assert addresses_at(api, "anywhere.") == set()
 
 
 def crowded(version: int, *, further: bool, more: tuple[Area, ...] = ()) -> RecordTree:
