@@ -1,5 +1,6 @@
 """Recovery of a gateway by AWS: its auto scaling group replaces the instance, or the instance is rebooted. The instance
-is the only one with the gateway's name as a tag; where there is none, or several, nothing is done.
+is the only one with the gateway's name as a tag; where there is none, or several, nothing is done. Gateways outside AWS
+are left to others.
 
 The calls need no more than docs/examples/aws_recovery_policy.json allows.
 """
@@ -14,6 +15,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from controller.aws_regions import is_aws_region
 from controller.config import AwsAction, AwsRecoveryConfig
 from gateway.core.vocabulary import GatewayId, RegionName
 
@@ -25,14 +27,28 @@ class AwsRefused(Exception):
     """The recovery cannot be done; the message says why. Nothing was done."""
 
 
+class OutsideAws(Exception):
+    """The gateway does not run in AWS, as far as is known; the message says why. Nothing was done."""
+
+
 async def recover(config: AwsRecoveryConfig, gateway_id: GatewayId, region: RegionName) -> str:
-    """Recover a gateway, and say in words what was done. Raises AwsRefused. A call that is given up runs on, up to the
-    client's own time limits."""
-    where = config.region or region
+    """Recover a gateway, and say in words what was done. Raises AwsRefused and OutsideAws. A call that is given up runs
+    on, up to the client's own time limits."""
+    where = config.regions.get(region) or config.region or region
+    if where == region and config.endpoint is None and not is_aws_region(region):
+        raise OutsideAws(f"{region} is no AWS region, and recovery.aws.regions names none for it")
     try:
         return await asyncio.to_thread(partial(_recover, config, gateway_id, where))
+    except _NoInstance as error:
+        if region in config.regions:  # AWS's nearest region is written for those of other clouds, too
+            raise OutsideAws(str(error)) from error
+        raise
     except (BotoCoreError, ClientError) as error:
         raise AwsRefused(f"{where}: {error}") from error
+
+
+class _NoInstance(AwsRefused):
+    pass
 
 
 def _recover(config: AwsRecoveryConfig, gateway_id: GatewayId, where: str) -> str:
@@ -52,7 +68,8 @@ def _instance_of(client: Any, tag: str, gateway_id: GatewayId, where: str) -> st
     found = [each["InstanceId"] for reserved in answer["Reservations"] for each in reserved["Instances"]]
     if len(found) != 1:
         which = ", ".join(sorted(found)[:10]) or "none"
-        raise AwsRefused(f"{where}: one instance should have the tag {tag}={gateway_id}: {which}")
+        refused = AwsRefused if found else _NoInstance
+        raise refused(f"{where}: one instance should have the tag {tag}={gateway_id}: {which}")
     return str(found[0])
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Self
 from msgspec import Struct, field
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from controller.aws_regions import aws_region_faults
 from controller.core.config import ControllerConfig
 from controller.dns.config import RecordsConfig
 from controller.dns.expressible import lease_faults, record_faults, zone_of
@@ -35,6 +36,7 @@ from mesh.values import (
     FilePath,
     HostName,
     Id,
+    WebUrl,
     read_secret,
 )
 from mesh.yaml_file import YamlFile, read_yaml
@@ -126,9 +128,12 @@ class AwsRecoveryConfig(Struct, frozen=True):
     """Action on the gateway's instance."""
     tag: str = "nightside:gateway"
     """Tag whose value on an instance is the name of its gateway."""
+    regions: Mapping[str, str] = field(default_factory=dict)
+    """AWS region of the instances of each region whose own name is not that of an AWS region. A gateway in a region
+    with neither is outside AWS, and nothing is done for it."""
     region: str | None = None
-    """AWS region of the instances. None: the name of the gateway's region."""
-    endpoint: str | None = None
+    """AWS region of the instances of all regions that `regions` does not name. None: the region's own name."""
+    endpoint: WebUrl | None = None
     """URL of the service, in place of AWS's own. None: AWS's own."""
 
 
@@ -140,7 +145,7 @@ class RecoveryConfig(Struct, frozen=True):
     command: tuple[str, ...] = ()
     """Program and its arguments, run without a shell; the arguments `{gateway}`, `{region}` and `{why}` are replaced.
     Empty: only with another `kind`."""
-    aws: AwsRecoveryConfig = AwsRecoveryConfig()
+    aws: AwsRecoveryConfig = field(default_factory=AwsRecoveryConfig)
     """Settings of recovery by AWS. Credentials are found as AWS's own tools find them."""
     timeout_ns: int = 300 * SECOND_NS
     """Time limit of one recovery; then its process is killed."""
@@ -178,7 +183,7 @@ class ControllerSections(Struct, frozen=True):
     probes: GatewayProbeConfig = GatewayProbeConfig()
     dns: DnsConfig = field(default_factory=DnsConfig)
     records: RecordsConfig = field(default_factory=RecordsConfig)
-    recovery: RecoveryConfig = RecoveryConfig()
+    recovery: RecoveryConfig = field(default_factory=RecoveryConfig)
     history: HistoryConfig = HistoryConfig()
     journal: ControllerJournalConfig = ControllerJournalConfig()
     reload: ControllerReloadConfig = ControllerReloadConfig()
@@ -377,6 +382,7 @@ def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
         yield FileFault(
             "recovery.command", f"is never run, since recovery.kind is {recovery.kind}", beside="recovery.kind"
         )
+    yield from aws_region_faults(recovery.aws.regions, "recovery.aws.regions")
     if sections.store.kind is not StoreKind.SQLITE and sections.history.path is None:
         yield FileFault("history.path", "is missing: without a file as the store there is nothing for it to lie beside")
     yield from store_faults(sections.store, insecure=file.insecure)
@@ -396,6 +402,7 @@ def _faults_between(file: ControllerFile) -> Iterator[FileFault]:
         decisions.closed_jurisdictions,
         {"naming.networks": bool(naming.networks), "naming.name_servers": bool(naming.name_servers)},
         file.records_key,
+        regions=file.region_table,
     )
     store = sections.store
     if store.kind is not StoreKind.SQLITE:

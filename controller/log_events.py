@@ -150,7 +150,8 @@ CONTROLLER = (
         "recovery_skipped",
         ("info",),
         ("gateway", "reason"),
-        "The recovery action for a gateway was not begun, since this controller leads no more.",
+        "A gateway's recovery was not begun: this controller leads no more, or the gateway is not in AWS.",
+        "If the gateway runs in AWS, name its region in `recovery.aws.regions`, and give its instance the tag.",
     ),
     LogEvent(
         "recovery_started",

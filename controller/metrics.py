@@ -73,7 +73,7 @@ class ControllerMetrics(ServerWatch, HistoryWatch):
         )
         self._recoveries = self._tally(
             "recoveries_total",
-            "Recoveries of gateways that ended, by result: `done`, `failed`, `timed_out`.",
+            "Recoveries of gateways that ended, by result: `done`, `failed`, `timed_out`, or `skipped` outside AWS.",
             ("result",),
         )
         self._restarts = self._tally(

@@ -33,7 +33,7 @@ class Recovery:
         lease: Lease,
         on_end: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_end` is called with the result of each that began: `done`, `failed` or `timed_out`."""
+        """`on_end` is called with the result of each that began: `done`, `failed`, `timed_out` or `skipped`."""
         self._config = config
         self._region_of = region_of
         self._lease = lease
@@ -69,9 +69,14 @@ class Recovery:
             self._log.info("recovery_skipped", gateway=order.gateway_id, reason=str(error))
             return
         act = self._ask_aws if config.kind is RecoveryKind.AWS else self._run
-        result, detail = await act(order, config)
+        try:
+            result, detail = await act(order, config)
+        except Exception as error:  # noqa: BLE001 - a defect in a recovery must not end what else runs
+            result, detail = "failed", f"unexpected: {error!r}"
         if result == "done":
             self._log.info("recovery_completed", gateway=order.gateway_id, output=detail)
+        elif result == "skipped":
+            self._log.info("recovery_skipped", gateway=order.gateway_id, reason=detail)
         else:
             self._log.error("recovery_failed", gateway=order.gateway_id, result=result, reason=detail)
         self._on_end(result)
@@ -80,12 +85,14 @@ class Recovery:
         """Recover by AWS, whose library is imported only here."""
         self._log.info("recovery_started", gateway=order.gateway_id, action=f"aws {config.aws.action}")
         try:
-            from controller.aws_recovery import AwsRefused, recover  # noqa: PLC0415 - an extra
+            from controller.aws_recovery import AwsRefused, OutsideAws, recover  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:
             return "failed", f"{error}: install nightside[aws]"
         try:
             async with asyncio.timeout(config.timeout_ns / _SECOND_NS):
                 return "done", await recover(config.aws, order.gateway_id, self._region_of(order.gateway_id))
+        except OutsideAws as error:
+            return "skipped", str(error)
         except AwsRefused as error:
             return "failed", str(error)
         except TimeoutError:

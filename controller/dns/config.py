@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from mesh.values import SECOND_NS, Address, Id
+from mesh.values import SECOND_NS, Address, Id, WebUrl
 
 
 class RecordsKind(StrEnum):
@@ -55,7 +55,7 @@ class Route53Config(Struct, frozen=True):
     """Locations of each closed jurisdiction: countries (`DE`), states (`US-CA`) and continents (`continent:EU`)."""
     health_checks: HealthCheckConfig = HealthCheckConfig()
     """Health checks that Route53 makes of each gateway."""
-    endpoint: str | None = None
+    endpoint: WebUrl | None = None
     """URL of the API, in place of AWS's own. None: AWS's own."""
     requests_per_s: int = 4
     """Most API requests per second; AWS permits five for a whole account."""

@@ -6,12 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from controller.aws_regions import aws_region_faults
 from controller.dns.config import HealthCheckKind, RecordsConfig, RecordsKind, Rfc2136Config, Route53Config, secret_of
 from controller.dns.route53.record_sets import NO_CLIENTS, RecordLocation, location_of
-from gateway.core.vocabulary import Jurisdiction
+from gateway.core.kernel.regions import RegionTable
+from gateway.core.vocabulary import Jurisdiction, RegionName
 from mesh.faults import FileFault
 
-_AWS_REGION = re.compile(r"[a-z]{2,3}(-[a-z]+)+-[0-9]")
 _HOSTED_ZONE = re.compile(r"[A-Z0-9]{1,32}")
 _FAILURES_MAX = 10
 
@@ -22,10 +23,16 @@ def zone_of(text: str | None) -> str:
 
 
 def record_faults(
-    records: RecordsConfig, zone: str, closed: Collection[Jurisdiction], said: Mapping[str, bool], key: str
+    records: RecordsConfig,
+    zone: str,
+    closed: Collection[Jurisdiction],
+    said: Mapping[str, bool],
+    key: str,
+    *,
+    regions: RegionTable,
 ) -> Iterator[FileFault]:
     """Yield the faults of the records' settings. `said`: keys of naming that only Nightside's own name servers could
-    follow, and whether each is set. `key` is the content of key_file."""
+    follow, and whether each is set. `key` is the content of key_file, `regions` the table of all regions."""
     if records.provider is RecordsKind.NONE:
         return
     if not zone:
@@ -44,7 +51,7 @@ def record_faults(
             reason = reasons[name][records.provider]
             yield FileFault(name, f"cannot be followed where records.provider is {records.provider}: {reason}")
     if records.provider is RecordsKind.ROUTE53:
-        yield from _route53_faults(records.route53, closed)
+        yield from _route53_faults(records.route53, closed, regions)
     else:
         yield from _rfc2136_faults(records.rfc2136, zone, closed, key)
 
@@ -60,15 +67,22 @@ def lease_faults(records: RecordsConfig, left_ns: int) -> Iterator[FileFault]:
         )
 
 
-def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> Iterator[FileFault]:
+def _route53_faults(
+    config: Route53Config, closed: Collection[Jurisdiction], regions: RegionTable
+) -> Iterator[FileFault]:
     at = "records.route53"
     if config.hosted_zone is None or not _HOSTED_ZONE.fullmatch(config.hosted_zone):
         yield FileFault(f"{at}.hosted_zone", "should be the id of the hosted zone, such as Z0123456789ABC")
-    for region, aws_region in config.regions.items():
-        if not _AWS_REGION.fullmatch(aws_region):
-            yield FileFault(f"{at}.regions.{region}", f"{aws_region!r} is not an AWS region such as eu-west-1")
-    if len(set(config.regions.values())) < len(config.regions):
-        yield FileFault(f"{at}.regions", "two regions are at one AWS region, and Route53 takes one of them")
+    yield from aws_region_faults(config.regions, f"{at}.regions")
+    seen: dict[tuple[str, str], str] = {}
+    for region in dict.fromkeys((*regions.regions, *map(RegionName, config.regions))):
+        known = regions.regions.get(region)
+        led_among = known.jurisdiction if known is not None and known.jurisdiction in closed else ""
+        aws_region = config.regions.get(region, region)
+        other = seen.setdefault((led_among, aws_region), region)
+        if other != region:
+            words = f"two regions are at one AWS region, and Route53 takes one of them: {other} and {region}"
+            yield FileFault(f"{at}.regions", f"{words} at {aws_region}")
     taken: dict[RecordLocation, str] = {}
     for jurisdiction, places in config.locations.items():
         for index, text in enumerate(places):
@@ -94,8 +108,6 @@ def _route53_faults(config: Route53Config, closed: Collection[Jurisdiction]) -> 
         yield FileFault(f"{at}.health_checks.failures", f"Route53 takes 1 to {_FAILURES_MAX}")
     if not checks.path.startswith("/"):
         yield FileFault(f"{at}.health_checks.path", "should begin with a slash")
-    if config.endpoint is not None and not config.endpoint.startswith(("http://", "https://")):
-        yield FileFault(f"{at}.endpoint", "should be a URL such as https://route53.example.net")
 
 
 def _rfc2136_faults(

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mesh.faults import FileFault
 from mesh.postgresql_config import PostgresqlConfig, postgresql_faults
-from mesh.values import MILLISECOND_NS, SECOND_NS
+from mesh.values import MILLISECOND_NS, SECOND_NS, WebUrl
 
 
 class StoreKind(StrEnum):
@@ -29,7 +29,7 @@ class DynamodbConfig(Struct, frozen=True):
     """Name of the table, whose partition key is the string `id`."""
     region: str | None = None
     """AWS region of the table. None: found as AWS's own tools find it."""
-    endpoint: str | None = None
+    endpoint: WebUrl | None = None
     """URL of the service, in place of AWS's own. None: AWS's own."""
 
 

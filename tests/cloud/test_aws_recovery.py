@@ -14,8 +14,9 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 
-from controller.aws_recovery import AwsRefused, recover
+from controller.aws_recovery import AwsRefused, OutsideAws, recover
 from controller.config import AwsAction, AwsRecoveryConfig, RecoveryConfig, RecoveryKind
 from controller.core.effects import StartRecovery
 from controller.lease import Lease
@@ -111,6 +112,10 @@ async def test_the_one_instance_is_helped_by_whoever_may_do_just_that(
             getattr(client(service, emulator), operation)(**arguments)
     with pytest.raises(AwsRefused, match=r"one instance should have the tag nightside:gateway=us-2: none"):
         await recover(config, GatewayId("us-2"), US)
+    named = replace(config, regions={"office": US})
+    assert (await recover(named, GatewayId("us-1"), RegionName("office"))).startswith("instance i-")
+    with pytest.raises(OutsideAws, match=r"us-east-1: one instance should have the tag .*: none"):
+        await recover(named, GatewayId("elsewhere"), RegionName("office"))
 
 
 async def test_what_is_not_allowed_is_said_in_aws_own_words(
@@ -124,13 +129,15 @@ async def test_what_is_not_allowed_is_said_in_aws_own_words(
 
 
 class TestInAController:
-    def begun(self, tasks: asyncio.TaskGroup, config: AwsRecoveryConfig) -> tuple[list[str], io.StringIO]:
+    def begun(
+        self, tasks: asyncio.TaskGroup, config: AwsRecoveryConfig, region: RegionName = US
+    ) -> tuple[list[str], io.StringIO]:
         ended: list[str] = []
         stream = io.StringIO()
         log = make_logger(LoggingConfig(LogFormat.JSON), "ctl", stream)
         lease = Lease(StillClock(), 1, None)
         settings = RecoveryConfig(RecoveryKind.AWS, aws=config)
-        recovery = Recovery(settings, lambda _: US, tasks.create_task, log, lease=lease, on_end=ended.append)
+        recovery = Recovery(settings, lambda _: region, tasks.create_task, log, lease=lease, on_end=ended.append)
         recovery.begin(StartRecovery(GatewayId("us-1"), "silence"))
         return ended, stream
 
@@ -139,6 +146,13 @@ class TestInAController:
         async with asyncio.TaskGroup() as tasks:
             ended, stream = self.begun(tasks, AwsRecoveryConfig(endpoint=world.emulator.url))
         assert (ended, "is replaced by its auto scaling group" in stream.getvalue()) == (["done"], True)
+
+    async def test_a_gateway_outside_aws_is_skipped_with_a_reason(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            ended, stream = self.begun(tasks, AwsRecoveryConfig(), RegionName("office"))
+        last = json.loads(stream.getvalue().splitlines()[-1])
+        assert (ended, last["event"]) == (["skipped"], "recovery_skipped")
+        assert last["reason"] == "office is no AWS region, and recovery.aws.regions names none for it"
 
     async def test_with_nobody_to_ask_it_has_failed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):

@@ -92,6 +92,18 @@ def test_names_are_made_whole(tmp_path: Path) -> None:
             "store.postgresql.password_file: .* cannot be read",
         ),
         ({"recovery": {"kind": "aws", "command": ["x"]}}, "recovery.command: is never run, since recovery.kind is aws"),
+        (
+            {"recovery": {"kind": "aws", "aws": {"endpoint": "localhost:4566"}}},
+            "recovery.aws.endpoint: .* is not a URL",
+        ),
+        (
+            {"store": {"kind": "dynamodb", "dynamodb": {"table": "t", "endpoint": "http://"}}},
+            "store.dynamodb.endpoint: .* is not a URL",
+        ),
+        (
+            {"recovery": {"kind": "aws", "aws": {"regions": {"office": "moon"}}}},
+            "recovery.aws.regions.office: 'moon' is not an AWS region",
+        ),
         ({"decisions": {"step_share": 2}}, "decisions.step_share"),
         ({"admin_token_file": "nothing"}, "admin_token_file: .* cannot be read"),
     ],

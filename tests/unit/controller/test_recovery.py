@@ -70,6 +70,20 @@ async def test_one_that_fails_says_so_with_the_end_of_its_words() -> None:
     assert len(started.stream.getvalue()) < 5_000
 
 
+async def test_an_unexpected_exception_is_a_failed_recovery_and_ends_nothing_else() -> None:
+    def fail(_: GatewayId) -> RegionName:
+        raise ValueError("a bug")
+
+    async with asyncio.TaskGroup() as tasks:
+        started = Started(tasks, "x")
+        started.recovery._region_of = fail
+        started.begin()
+    assert started.ended == ["failed"]
+    (line,) = map(json.loads, started.stream.getvalue().splitlines())
+    assert (line["event"], line["reason"]) == ("recovery_failed", "unexpected: ValueError('a bug')")
+    assert started.recovery.under_way == set()
+
+
 async def test_one_that_hangs_is_killed_with_all_that_it_began() -> None:
     hangs = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     async with asyncio.TaskGroup() as tasks:

@@ -35,7 +35,10 @@ locals {
       }
       recovery = {
         kind = var.recovery == "none" ? "none" : "aws"
-        aws  = { action = var.recovery == "none" ? "replace" : var.recovery }
+        aws = {
+          action  = var.recovery == "none" ? "replace" : var.recovery
+          regions = var.aws_regions
+        }
       }
       history = { path = "/var/lib/nightside/controller.history" }
       reload  = { controller_file = true }

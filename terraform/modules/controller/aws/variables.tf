@@ -100,7 +100,7 @@ variable "regions_file" {
 
 variable "aws_regions" {
   type        = map(string)
-  description = "The nearest AWS region, for each region of the mesh with another name, such as those of other clouds: Route53 knows latency by AWS's regions only."
+  description = "The nearest AWS region, for each region of the mesh with another name, such as those of other clouds: Route53 knows latency by AWS's regions only, and gateways' instances are looked for there."
   default     = {}
   validation {
     condition     = alltrue([for each in values(var.aws_regions) : can(regex("^[a-z]{2,3}(-[a-z]+)+-[0-9]$", each))])

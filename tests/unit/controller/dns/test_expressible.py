@@ -32,6 +32,8 @@ def test_what_can_be_said_is_taken(tmp_path: Path, records: dict[str, Any]) -> N
     read(tmp_path, records)
     read(tmp_path, rfc2136(tmp_path, zone="example"))
     read(tmp_path, route53(locations={"EU": ["DE", "IE"], "US": ["US-CA", "continent:SA"]}), **CLOSED)
+    apart = {"regions": {"eu-central-1": "EU", "frankfurt": "US"}, **CLOSED}
+    read(tmp_path, route53(regions={"frankfurt": "eu-central-1"}, locations={"EU": ["DE"]}), **apart)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +59,19 @@ def test_what_can_be_said_is_taken(tmp_path: Path, records: dict[str, Any]) -> N
         (route53(locations={"EU": ["DE"], "DE": ["DE"]}), {}, r"locations.EU\[0\]: DE is DE's already"),
         (route53(regions={"us": "moon"}), {}, "regions.us: 'moon' is not an AWS region"),
         (route53(regions={"a": "us-east-1", "b": "us-east-1"}), {}, "regions: two regions are at one AWS region"),
+        (
+            route53(regions={"frankfurt": "eu-central-1"}),
+            {"regions": {"frankfurt": "EU", "eu-central-1": "EU"}},
+            "regions: two regions are at one AWS region.*: eu-central-1 and frankfurt at eu-central-1",
+        ),
+        (
+            route53(regions={"frankfurt": "eu-central-1"}, locations={"EU": ["DE"]}),
+            {"regions": {"eu-central-1": "EU", "frankfurt": "EU"}, **CLOSED},
+            "regions: two regions are at one AWS region",
+        ),
         (route53(health_checks={"path": "x"}), {}, "health_checks.path: should begin with a slash"),
         (route53(health_checks={"kind": "tcp", "failures": 11}), {}, "health_checks.failures: Route53 takes 1 to 10"),
-        (route53(endpoint="x"), {}, "endpoint: should be a URL"),
+        (route53(endpoint="x"), {}, "endpoint: 'x' is not a URL"),
         ({"provider": "elsewhere"}, {}, "records.provider"),
         ({"owner": "two words"}, {}, "records.owner"),
     ],

@@ -27,6 +27,10 @@ run "what_a_controller_is_told" {
     error_message = "A closed jurisdiction lists its places."
   }
   assert {
+    condition     = yamldecode(output.files["controller-1"]).recovery.aws == { action = "replace", regions = { europe-west1 = "eu-central-1" } }
+    error_message = "A region with a name of its own has its gateways recovered in its AWS region."
+  }
+  assert {
     condition     = yamldecode(output.files["controller-2"]).controller == "controller-2" && yamldecode(output.files["controller-2"]).store == yamldecode(output.files["controller-1"]).store
     error_message = "Each controller has its own name, and all share one store."
   }
