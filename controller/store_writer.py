@@ -162,7 +162,7 @@ class StoreWriter:
                 self._uncertain = wanted
             self._pending = batch | self._pending
             self._failed(error, asked)
-            if is_full:  # nothing more is taken before what may be written already is written
+            if is_full:  # uncertain changes leave no room until they are written
                 _fail(self._asked, StoreUnavailable(str(error)))
                 self._asked.clear()
             return False

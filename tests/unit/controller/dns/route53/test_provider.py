@@ -139,8 +139,8 @@ async def test_addresses_for_unknown_places_are_written_only_where_no_region_is_
     """Each of many regions fits, and all of their addresses together do not."""
     api = Written()
     one = provider(api, config=replace(CONFIG, locations={"EU": ("DE",), "US": ("US",), "AP": ("JP",)}))
-    there = {name: tuple(f"192.0.{net}.{last}" for last in range(80)) for net, name in enumerate(("us", "eu"))}
-    crowd = replace(tree(1, **there), anywhere=(*there["us"], *there["eu"]))
+    us, eu = (tuple(f"192.0.{net}.{last}" for last in range(80)) for net in (2, 3))
+    crowd = replace(tree(us=us, eu=eu), anywhere=(*us, *eu))
     await publish(one, crowd)
     assert addresses_at(api, "anywhere.") == set()
     closed = tree(2, closed=frozenset({EU, US, AP}))
