@@ -183,7 +183,7 @@ class BatchIntake:
             if not book.has_content(upload.id):
                 book.sizes.drop(upload.id)
                 if not is_scratch:
-                    with suppress(OSError):  # what is left is swept later, and the first error is told
+                    with suppress(OSError):  # remains are swept later, and the first error is told
                         await book.in_files(folder.drop, upload.opened, upload.id)
                 elif upload.opened is not None:
                     await book.in_files(upload.opened.close)
