@@ -28,6 +28,7 @@ from mesh.waiter import Waiter
 
 _MARK = "database"
 """Name of the file that says whose the files are."""
+_FILES_MISSING = "the files of batches are not where they were: mount their folder, or correct the prefix"
 _FILES_THREADS = 16
 """Threads for work on files, apart from those that look up names of engines: a bucket may not answer for a minute."""
 _CHANGES_MAX = 100
@@ -86,12 +87,12 @@ class BatchBook:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="batches")
         await self.do(self.store.open)
         await self.in_files(self.folder.open)
-        if self.store.is_shared or self.folder.is_apart:
-            await self.in_files(self._claim_files)
         self.files, self.batches, self.owners, self._versions, self._revision = {}, {}, {}, {}, 0
         self.uploads, self.parts = {}, {}
         self.sizes, self.leases, self._looked_ns = FolderSizes(), BatchLeases(self.lease_ns), None
         await self.look()
+        if self._has_mark:
+            await self.in_files(self._claim_files)
         for batch_id, kind, size in await self.do(self.store.result_sizes):
             batch = self.batches.get(batch_id)
             if batch is not None:
@@ -100,21 +101,47 @@ class BatchBook:
             await self.sweep()  # no upload has begun, which has no row
         self.is_open = True
 
+    @property
+    def _has_mark(self) -> bool:
+        """True if the files may be another database's, or may be missing while this one is there."""
+        return self.store.is_shared or self.folder.is_apart
+
     def _claim_files(self) -> None:
-        """Mark the files as those of this database; blocks. Raises OSError where they are another one's, which this
-        gateway would delete since it knows none of them."""
-        mark = self.store.mark.encode()
+        """Mark the files as those of this database, if it is new; blocks. Raises OSError where they are not."""
+        if self._found_mark():
+            return
+        if self.files:
+            raise OSError(_FILES_MISSING)
+        self.folder.drop(None, _MARK)  # a gateway may have died within this
+        upload = self.folder.begin(_MARK)
+        upload.write(self.store.mark.encode())
+        self.folder.finish(upload, _MARK)
+
+    def _found_mark(self) -> bool:
+        """False if the files have no mark; blocks. Raises OSError where they are another database's: this gateway would
+        delete them, since it knows none of them."""
         try:
             with self.folder.read(_MARK) as file:
                 found = file.read()
         except FileNotFoundError:
-            self.folder.drop(None, _MARK)  # a gateway may have died within this
-            upload = self.folder.begin(_MARK)
-            upload.write(mark)
-            self.folder.finish(upload, _MARK)
-            return
-        if found != mark:
+            return False
+        if found != self.store.mark.encode():
             raise OSError("the files of batches are those of another database: choose another folder or prefix")
+        return True
+
+    async def has_lost(self, name: str) -> bool:
+        """True if a file is not there, while the place of files is the right one. Raises OSError."""
+
+        def find() -> bool:
+            try:
+                self.folder.read(name).close()
+            except FileNotFoundError:
+                if self._has_mark and not self._found_mark():
+                    raise OSError(_FILES_MISSING) from None
+                return True
+            return False
+
+        return await self.in_files(find)
 
     async def sweep(self) -> None:
         """Delete remains of crashes. Raises OSError."""

@@ -43,6 +43,8 @@ from gateway.features.batches.lines import (
 )
 from gateway.features.batches.results import BatchResults
 from gateway.features.batches.state import (
+    INPUT_LOST,
+    INTERNAL_ERROR,
     WINDOW_S,
     BatchStatus,
     ClientBatch,
@@ -60,7 +62,7 @@ from gateway.features.batches.state import (
     validated,
     wait_after_error_s,
 )
-from gateway.features.batches.store import FileInUse, ResultKind
+from gateway.features.batches.store import FileInUse
 from gateway.features.extension import KeyInForce
 from gateway.http1.local import LocalExchange
 from gateway.http1.server import Exchange
@@ -488,13 +490,16 @@ class BatchRunner:
         """Take a batch as far as it goes now."""
         stop = self._stops.get(batch_id)
         if stop is not None and not stop.is_over and is_hopeless(self._book.batches[batch_id], stop.tries, self.now_s):
-            await self._give_up(batch_id)
+            await self._give_up(batch_id, INTERNAL_ERROR)
             return
         batch = self._book.batches[batch_id]
         if batch.has_ended:
             return
-        if not await self._has_input(batch):
-            await self._lost_input(batch_id)
+        with _of_input():
+            has_lost_input = await self._book.has_lost(batch.input_file_id)
+        if has_lost_input:
+            self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
+            await self._give_up(batch_id, INPUT_LOST)
         elif not self._book.batches[batch_id].is_checked:
             await self._validate(batch_id)
         elif self._is_over(self._book.batches[batch_id]):
@@ -504,14 +509,6 @@ class BatchRunner:
             if batch.model and not self._knows_model(batch, batch.model):
                 self._leave_running(batch, "its model is not known here")
             await self._run_and_finish(batch_id)
-
-    async def _has_input(self, batch: ClientBatch) -> bool:
-        with _of_input():
-            try:
-                (await self._book.in_files(self._book.folder.read, batch.input_file_id)).close()
-            except FileNotFoundError:
-                return False
-        return True
 
     async def _run_and_finish(self, batch_id: str) -> None:
         results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
@@ -535,15 +532,6 @@ class BatchRunner:
             self._stops[batch_id] = replace(stop, is_over=True)
         if (rate := self._book.rates.get(batch_id)) is not None:
             rate.add(completed + failed, self._clock.now_ns())
-
-    async def _lost_input(self, batch_id: str) -> None:
-        """End a batch whose input file was removed from the folder."""
-        fault = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
-        batch = self._book.batches[batch_id]
-        parts = await self._parts(batch)
-        await self._book.end(validated(batch, batch.model, 0, (fault,), self.now_s))
-        await self._delete_parts(parts)
-        self._log.error("batch_input_lost", batch=batch_id, file=batch.input_file_id)
 
     # Validation
 
@@ -754,12 +742,12 @@ class BatchRunner:
         last = ended(self._book.batches[batch_id], completed, failed, now_s, unrun=results.unrun)
         await self._keep_ended(last, results, now_s)
 
-    async def _give_up(self, batch_id: str) -> None:
+    async def _give_up(self, batch_id: str, fault: LineFault) -> None:
         """End a batch that cannot be ended otherwise, with the results that its files hold."""
         results = BatchResults(self._book, self._book.batches[batch_id], self._on_written, self._write_failed)
         await results.reconcile()
         now_s = self.now_s
-        last = given_up(self._book.batches[batch_id], now_s, unrun=results.unrun)
+        last = given_up(self._book.batches[batch_id], fault, now_s, unrun=results.unrun)
         await self._keep_ended(last, results, now_s)
 
     async def _keep_ended(self, last: ClientBatch, results: BatchResults, now_s: int) -> None:
@@ -783,14 +771,6 @@ class BatchRunner:
             expires_s=now_s + self._config.keep_ns // _SECOND_NS,
             parts=parts,
         )
-
-    async def _parts(self, batch: ClientBatch) -> list[StoredPart]:
-        book = self._book
-        return [each for kind in ResultKind for each in await book.do(book.store.parts, batch.id, kind)]
-
-    async def _delete_parts(self, parts: list[StoredPart]) -> None:
-        for each in parts:
-            await self._book.in_files(self._book.folder.delete, each.name)
 
     def _write_failed(self, reason: str) -> None:
         if reason and not self.write_fault:

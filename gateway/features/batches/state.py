@@ -64,6 +64,10 @@ class LineFault(Struct, frozen=True):
     line: int | None = None
 
 
+INPUT_LOST = LineFault("input_file_lost", "The input file is not there any more.", "input_file_id")
+INTERNAL_ERROR = LineFault("internal_error", "The gateway could not bring this batch to its end.")
+
+
 class StoredPart(Struct, frozen=True):
     """Part of a file, which is stored under a name of its own."""
 
@@ -256,11 +260,8 @@ def validated(batch: ClientBatch, model: str, total: int, faults: tuple[LineFaul
     if batch.status is not BatchStatus.VALIDATING and not faults:
         return replace(batch, model=model, total=total)
     status = BatchStatus.FAILED if faults else BatchStatus.IN_PROGRESS
-    if faults:
-        batch = replace(batch, total=0, completed=0, failed=0, faults=faults)
-    else:
-        batch = replace(batch, model=model, total=total)
-    return _moved(batch, status, now_s)
+    changed = replace(batch, faults=faults) if faults else replace(batch, model=model, total=total)
+    return _moved(changed, status, now_s)
 
 
 def cancelling(batch: ClientBatch, now_s: int) -> ClientBatch:
@@ -285,9 +286,8 @@ def ended(batch: ClientBatch, completed: int, failed: int, now_s: int, *, unrun:
     return _moved(counted, BatchStatus.EXPIRED if batch.is_expired else BatchStatus.COMPLETED, now_s)
 
 
-def given_up(batch: ClientBatch, now_s: int, *, unrun: int) -> ClientBatch:
+def given_up(batch: ClientBatch, fault: LineFault, now_s: int, *, unrun: int) -> ClientBatch:
     """Batch that cannot be ended otherwise, with the results that it has."""
-    fault = LineFault("internal_error", "The gateway could not bring this batch to its end.")
     return _moved(replace(batch, unrun=unrun, faults=(fault,)), BatchStatus.FAILED, now_s)
 
 

@@ -230,6 +230,28 @@ async def test_files_of_another_database_are_not_opened(shared: BatchBook, tmp_p
     await other.close()
 
 
+async def test_an_empty_place_is_not_that_of_a_database_with_files(shared: BatchBook, tmp_path: Path) -> None:
+    await keep_input(shared)
+    await shared.close()
+    mounted, elsewhere = tmp_path / "files", tmp_path / "elsewhere"
+    mounted.rename(elsewhere)
+    with pytest.raises(OSError, match="are not where they were"):
+        await shared.open()
+    assert (shared.is_open, list(mounted.iterdir())) == (False, [])
+    await shared.close()
+    mounted.rmdir()
+    elsewhere.rename(mounted)
+    await shared.open()
+    assert not await shared.has_lost("file-in")
+
+
+async def test_a_file_is_lost_only_where_the_place_of_files_is_the_right_one(shared: BatchBook, tmp_path: Path) -> None:
+    assert await shared.has_lost("file-in")
+    (tmp_path / "files" / "database").unlink()
+    with pytest.raises(OSError, match="are not where they were"):
+        await shared.has_lost("file-in")
+
+
 async def test_a_holding_that_lapses_is_news_at_once(shared: BatchBook, clock: SettableClock) -> None:
     await keep_input(shared)
     await shared.put_new(batch := client_batch())

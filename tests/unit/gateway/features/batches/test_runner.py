@@ -20,12 +20,12 @@ from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import LeaseLost, RowOutdated
 from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, HoldingMark
-from gateway.features.batches.lines import read_line
+from gateway.features.batches.lines import LineResult, ResultError, digest_of, read_line
 from gateway.features.batches.results import BatchResults
 from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
 from gateway.features.batches.sqlite import FORMAT, SqliteDatabase
 from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
-from gateway.features.batches.store import TakenBatch
+from gateway.features.batches.store import ResultGroup, ResultKind, TakenBatch
 from gateway.http1.server import Exchange
 from gateway.request.callers import ClientKey, KeyId
 from mesh.clock import Clock
@@ -249,6 +249,32 @@ async def test_a_model_that_no_gateway_knows_fails_a_batch_in_the_end(tmp_path: 
     runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
     found = await driven(runner, replace(batch, created_s=batch.created_s - 600))
     assert [each.code for each in found.faults] == ["model_not_found"]
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_batch_whose_input_file_was_deleted_keeps_its_results(tmp_path: Path) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    book, result = runner._book, LineResult("r", "line-0", None, ResultError("", ""))
+    await book.open()
+    await keep_input(book, batch)
+    await book.put_new(validated(batch, MODEL, 2, (), batch.created_s))
+    taken = await book.take(batch.id)
+    assert taken is not None
+    text = result.encoded()
+    group = ResultGroup(number=1, digests=digest_of("line-0"), unrun=0, size=len(text), data=text)
+    await book.do(book.store.append, taken.holding, ResultKind.ERROR, group, 1)
+    await book.release(batch.id)
+    book.folder.delete(batch.input_file_id)
+    await runner._drive_apart(batch.id)
+    (row,) = (await book.do(book.store.changes, 0)).batches
+    assert [each.code for each in row.batch.faults] == ["input_file_lost"]
+    told = row.batch.document()
+    assert (told["status"], told["output_file_id"], told["error_file_id"]) == ("failed", None, "file-errors")
+    assert told["request_counts"] == {"total": 2, "completed": 0, "failed": 1}
+    (part,) = book.files["file-errors"].parts
+    with book.folder.read(part.name) as file:
+        assert file.read() == text
+    await book.close()
 
 
 async def test_only_lines_that_wait_are_taken_back_and_they_are_sent_again(

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from gateway.core.vocabulary import TenantName
 from gateway.features.batches.state import (
+    INTERNAL_ERROR,
     BatchStatus,
     ClientBatch,
     LineFault,
@@ -122,7 +123,7 @@ def test_a_batch_is_given_up_after_some_tries_past_its_window() -> None:
     batch = replace(running(), completed=4, failed=2)
     assert [is_hopeless(batch, tries, DAY_S) for tries in (4, 5)] == [False, True]
     assert not is_hopeless(batch, 1_000, DAY_S - 1)
-    told = given_up(batch, DAY_S, unrun=1).document()
+    told = given_up(batch, INTERNAL_ERROR, DAY_S, unrun=1).document()
     assert (told["status"], told["failed_at"], told["output_file_id"]) == ("failed", DAY_S, "file-out")
     assert told["request_counts"] == {"total": 10, "completed": 4, "failed": 2}
     assert told["errors"]["data"][0].code == "internal_error"  # type: ignore[index]
