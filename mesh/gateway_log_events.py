@@ -86,8 +86,8 @@ GATEWAY = (
         "batch_left",
         ("warning",),
         ("batch", "reason"),
-        "A batch is left to the gateways that share it, since this one does not know its key or its model.",
-        "Give all gateways that share batches the same keys file, and one mesh.",
+        "A batch is left for a while, since this gateway does not know its key or its model; another one may run it.",
+        "Have a region serve the model; give all gateways that share batches the same keys file, and one mesh.",
     ),
     LogEvent(
         "batch_lost",

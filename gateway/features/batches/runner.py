@@ -82,10 +82,12 @@ _LOOK_S = 1.0
 """Longest time between two looks at what other gateways have changed."""
 _SILENCE_MAX_NS = 600 * _SECOND_NS
 """Time without an answer of the store after which it is opened anew."""
-_LEFT_NS = 30 * _SECOND_NS
-"""Time for which a batch is left to the gateways that share it, since this one does not know its key or model."""
+_LEFT_S = 30.0
+"""Time for which a batch is left, to the gateways that share it if there are any, since its key or model is not known
+here."""
 _MODEL_S = 600
-"""Age of a batch from which any gateway may find that its model does not exist: none that knows it has begun it."""
+"""Age of a batch, and time since the gateway began, from which a model that is not known here does not exist."""
+_NO_MODEL = "its model is not known here"
 _UPLOAD_KEPT_S = 24 * 3600
 """Time for which an upload in parts is remembered beyond its window: its completion may be asked for again."""
 _CLEAN_S = 1.0
@@ -123,8 +125,8 @@ class InputUnreadable(Exception):
     """The input file of one batch cannot be read; the store and the result files may well be."""
 
 
-class LeftToOthers(Exception):
-    """A key or a model is not known here, and may be to another gateway that shares the batch."""
+class BatchLeft(Exception):
+    """A key or a model is not known here, and may be later, or to another gateway that shares the batch."""
 
 
 class LineTakenBack(Exception):
@@ -166,6 +168,8 @@ class BatchRunner:
         self.store_fault = ""
         """Reason why the store does not answer at present; empty while it does."""
         self._delete_fault = ""
+        self._opened_s = 0
+        """Time at which the book was opened last."""
         self._may_run = may_run
         self._waits_in_drain = waits_in_drain
         self._sent: dict[RequestId, asyncio.Future[bool]] = {}
@@ -225,7 +229,7 @@ class BatchRunner:
         except OSError as error:
             self._store_failed(error)
             raise
-        self.store_fault = ""
+        self.store_fault, self._opened_s = "", self.now_s
 
     async def _hold(self) -> None:
         """Renew holdings and take in what other gateways changed, until cancelled. A store that does not answer is
@@ -478,12 +482,12 @@ class BatchRunner:
             self._stops[batch_id] = _Stop(self._book.batches[batch_id].status, tries, again_ns)
         self._log.error("batch_stopped", batch=batch_id, retry_s=wait_s, exc_info=error)
 
-    def _leave(self, batch_id: str, left: LeftToOthers) -> None:
+    def _leave(self, batch_id: str, left: BatchLeft) -> None:
         if (batch := self._book.batches.get(batch_id)) is None:
             return
         if batch_id not in self._stops:
             self._log.warning("batch_left", batch=batch_id, reason=str(left))
-        again_ns = self._clock.now_ns() + _LEFT_NS
+        again_ns = self._clock.now_ns() + int(_LEFT_S * _SECOND_NS)
         self._stops[batch_id] = _Stop(batch.status, 0, again_ns, is_over=True)
 
     async def _drive(self, batch_id: str) -> None:
@@ -507,7 +511,7 @@ class BatchRunner:
                 await self._run_and_finish(batch_id)
         else:
             if batch.model and not self._knows_model(batch, batch.model):
-                self._leave_running(batch, "its model is not known here")
+                self._leave_running(batch, _NO_MODEL)
             await self._run_and_finish(batch_id)
 
     async def _run_and_finish(self, batch_id: str) -> None:
@@ -543,8 +547,8 @@ class BatchRunner:
             file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
             faults = await asyncio.to_thread(check_file, file, checker, config.line_max_bytes)
         if not faults and not self._knows_model(batch, checker.model):
-            if self.now_s < batch.created_s + _MODEL_S:
-                self._leave_running(batch, "its model is not known here")
+            if self._may_find_model(batch):
+                self._leave_running(batch, _NO_MODEL)
             faults = (MODEL_NOT_FOUND,)
         changed = await self._book.change(
             batch_id, lambda each: validated(each, checker.model, checker.total, faults, self.now_s)
@@ -577,10 +581,23 @@ class BatchRunner:
         caller = self._caller(batch, ServiceClass.BATCH)
         return caller is None or model in self._api.models_of(caller)
 
+    def _may_find_model(self, batch: ClientBatch) -> bool:
+        """True while a model that is not known here may be known soon: other regions may not have told theirs."""
+        return self.now_s < max(batch.created_s, self._opened_s) + _MODEL_S
+
+    def _wait_for_model_s(self, batch: ClientBatch) -> float | None:
+        """Seconds after which a line is sent again that was refused since there is no such model; None: it is refused
+        for good. Raises BatchLeft where the one model of the batch is gone: it was there when its file was checked."""
+        if batch.model:
+            if not self._knows_model(batch, batch.model):
+                self._leave_running(batch, _NO_MODEL)
+            return None
+        return _LEFT_S if self._may_find_model(batch) else None
+
     def _leave_running(self, batch: ClientBatch, reason: str) -> None:
-        """Raise LeftToOthers where others share the batch, and it has neither been cancelled nor expired."""
-        if self._book.store.is_shared and not batch.is_cancelling and batch.expires_s > self.now_s:
-            raise LeftToOthers(reason)
+        """Raise BatchLeft for a batch that has neither been cancelled nor expired."""
+        if not batch.is_cancelling and batch.expires_s > self.now_s:
+            raise BatchLeft(reason)
 
     def _may_judge_key(self, batch: ClientBatch) -> bool:
         """True unless the key of a batch is not in force here, and may be at another gateway that shares the batch."""
@@ -661,7 +678,8 @@ class BatchRunner:
         result_id = f"batch_req_{urandom(12).hex()}"
         caller = self._caller(batch, classes.next(is_urgent=self._may_be_urgent(batch.id)))
         if caller is None:
-            self._leave_running(batch, "its key is not in force here")
+            if self._book.store.is_shared:
+                self._leave_running(batch, "its key is not in force here")
             body = error_body(INVALID_API_KEY, shape=shape_of(batch.endpoint, {}))
             return result_of(result_id, line.custom_id, INVALID_API_KEY.status, "", body), None
         assert caller.service_class is not None, "each line has a class"
@@ -682,7 +700,10 @@ class BatchRunner:
         if status == CLASS_NOT_ALLOWED.status and is_error(exchange.answer(), CLASS_NOT_ALLOWED.code):
             return result, 0.0 if classes.refuse(caller.service_class) else None
         may_retry = "x-should-retry: false" not in exchange.lines
-        return result, wait_before_retry_s(status, _told_s(exchange.lines), tries) if may_retry else None
+        wait_s = wait_before_retry_s(status, _told_s(exchange.lines), tries) if may_retry else None
+        if wait_s is None and status == 404:
+            wait_s = self._wait_for_model_s(batch)
+        return result, wait_s
 
     async def _exchanged(self, batch: ClientBatch, line: LineRequest, caller: Caller) -> LocalExchange:
         """Exchange of one try, once it is over. Raises LineTakenBack."""
@@ -797,12 +818,12 @@ def _disk_error(error: Exception) -> OSError | None:
     return None
 
 
-def _left(error: Exception) -> LeftToOthers | None:
+def _left(error: Exception) -> BatchLeft | None:
     """Reason to leave a batch, if there is no other error."""
     if isinstance(error, ExceptionGroup):
         found = [_left(each) for each in error.exceptions]
         return None if None in found else found[0]
-    return error if isinstance(error, LeftToOthers) else None
+    return error if isinstance(error, BatchLeft) else None
 
 
 def _key_now(batch: ClientBatch, key_in_force: KeyInForce) -> ClientKey | None:

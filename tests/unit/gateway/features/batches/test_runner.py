@@ -22,7 +22,7 @@ from gateway.features.batches.forecast import LineRate
 from gateway.features.batches.lease import BatchHolding, HoldingMark
 from gateway.features.batches.lines import LineResult, ResultError, digest_of, read_line
 from gateway.features.batches.results import BatchResults
-from gateway.features.batches.runner import BatchRunner, InputUnreadable, LeftToOthers, _disk_error, _of_input
+from gateway.features.batches.runner import BatchLeft, BatchRunner, InputUnreadable, _disk_error, _of_input
 from gateway.features.batches.sqlite import FORMAT, SqliteDatabase
 from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
 from gateway.features.batches.store import ResultGroup, ResultKind, TakenBatch
@@ -214,7 +214,7 @@ async def test_a_key_that_goes_ends_no_line_that_another_gateway_may_run(tmp_pat
     batch, runner = keyed_batch(), runner_without_keys(tmp_path)
     runner._book.batches[batch.id], runner._classes[batch.id] = batch, LineClasses()
     runner._book.rates[batch.id] = LineRate(Clock.now_ns())
-    with pytest.raises(LeftToOthers):
+    with pytest.raises(BatchLeft):
         await runner._ask(batch, read_line(line_of(0)), 1)
 
 
@@ -233,9 +233,12 @@ async def driven(runner: BatchRunner, batch: ClientBatch) -> ClientBatch:
     return row.batch
 
 
-@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("is_checked", [False, True])
-async def test_a_batch_whose_model_is_not_known_here_is_left_to_others(tmp_path: Path, is_checked: bool) -> None:
+async def test_a_batch_whose_model_is_not_known_here_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_checked: bool, is_shared: bool
+) -> None:
+    monkeypatch.setattr(SqliteDatabase, "is_shared", is_shared)
     runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
     if is_checked:
         batch = validated(batch, MODEL, 2, (), batch.created_s)
@@ -249,6 +252,32 @@ async def test_a_model_that_no_gateway_knows_fails_a_batch_in_the_end(tmp_path: 
     runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
     found = await driven(runner, replace(batch, created_s=batch.created_s - 600))
     assert [each.code for each in found.faults] == ["model_not_found"]
+
+
+async def test_a_gateway_that_has_just_begun_does_not_know_that_a_model_does_not_exist(tmp_path: Path) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    runner._opened_s, early = runner.now_s, replace(batch, created_s=batch.created_s - 600)
+    assert await driven(runner, early) == early
+
+
+async def test_lines_whose_model_goes_are_not_refused_for_good(tmp_path: Path) -> None:
+    runner, batch = runner_without_keys(tmp_path), keyed_batch(is_token=True)
+    runner.meet_clients(api := NotFound(), None)
+    checked = validated(batch, MODEL, 2, (), batch.created_s)
+    of_messages = replace(checked, model="")
+    runner._book.batches[batch.id], runner._classes[batch.id] = checked, LineClasses()
+    runner._book.rates[batch.id] = LineRate(Clock.now_ns())
+
+    async def wait_s(asked: ClientBatch, tries: int) -> float | None:
+        return (await runner._ask(asked, read_line(line_of(0)), tries))[1]
+
+    assert await wait_s(checked, 4) == 8
+    with pytest.raises(BatchLeft):
+        await wait_s(checked, 5)
+    assert await wait_s(of_messages, 5) == 30
+    assert await wait_s(replace(of_messages, created_s=batch.created_s - 600), 5) is None
+    api.models = [MODEL]
+    assert await wait_s(checked, 5) is None, "the client asked an engine for what it does not have"
 
 
 @pytest.mark.usefixtures("shared")
@@ -317,6 +346,22 @@ class Silent:
 
     def models_of(self, _: Caller) -> list[ModelName]:
         return [MODEL]
+
+
+class NotFound(Silent):
+    """API that finds no model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.models: list[ModelName] = []
+
+    def serve_for(self, exchange: Any, path: str, caller: Caller) -> None:
+        exchange.start(404, "", has_length=True)
+        exchange.write(b"{}")
+        exchange.finish()
+
+    def models_of(self, _: Caller) -> list[ModelName]:
+        return self.models
 
 
 class NoModels:
