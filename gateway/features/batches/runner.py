@@ -41,6 +41,7 @@ from gateway.features.batches.lines import (
     result_of,
     wait_before_retry_s,
 )
+from gateway.features.batches.places import LinePlaces
 from gateway.features.batches.results import BatchResults
 from gateway.features.batches.state import (
     INPUT_LOST,
@@ -181,7 +182,7 @@ class BatchRunner:
         self._api: ServesCalls | None = None
         self._key_in_force: KeyInForce | None = None
         self._has_api = asyncio.Event()
-        self._places = asyncio.Semaphore(config.requests_max)
+        self._places = LinePlaces(config.requests_max)
         self._turns: dict[TenantName, int] = {}
         """Number of the last check of an input file, by tenant with batches."""
         self._turn = 0
@@ -660,10 +661,10 @@ class BatchRunner:
             return await self._book.in_files(_read_some, file)
 
     async def _send(self, batch: ClientBatch, line: LineRequest, results: BatchResults) -> None:
-        """Send a line until its answer stands. It has a place, which all tenants share, except between two tries."""
+        """Send a line until its answer stands. It has a place, except between two tries."""
         for tries in count(1):
             try:
-                async with self._places:
+                async with self._places.one_for(batch):
                     result, wait_s = await self._ask(batch, line, tries)
                     if wait_s is None:
                         await results.put(result)
