@@ -131,6 +131,15 @@ class BatchStoreConformance(ABC):
         changes = two.changes(0)
         assert ([each.id for each in changes.files], changes.batches) == ([batch.input_file_id], [])
 
+    def test_a_batch_that_is_deleted_before_its_end_leaves_no_results(
+        self, one: BatchStore, batch: ClientBatch
+    ) -> None:
+        holding = held(one.take(batch.id, None)).holding
+        one.append(holding, OUTPUT, group_of(1, "a"), 1)
+        one.add_part(holding, OUTPUT, 1, StoredPart("x", 2))
+        one.delete_batch(batch.id)
+        assert (digests_in(one), one.parts(batch.id, OUTPUT)) == ([], ())
+
     def test_the_input_file_of_a_batch_that_has_not_ended_stays(
         self, one: BatchStore, two: BatchStore, batch: ClientBatch
     ) -> None:

@@ -471,6 +471,8 @@ class BatchBook:
         await self._do_and_know(partial(self._forget_batch, batch_id), self.store.delete_batch, batch_id)
 
     def _forget_batch(self, batch_id: str) -> None:
+        if (batch := self.batches.get(batch_id)) is not None:
+            self._drop_result_sizes(batch)
         for known in (self.batches, self.owners, self._versions):
             known.pop(batch_id, None)
         self.leases.gave_up(batch_id)

@@ -318,7 +318,7 @@ class BatchRunner:
                 with suppress(FileInUse):  # a batch of another gateway reads it
                     await self._book.delete_file(file.id)
         await self._delete_old_uploads(now_s)
-        for batch in [each for each in self._book.batches.values() if each.has_ended]:
+        for batch in [each for each in self._book.batches.values() if each.has_ended or self._is_barred(each)]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
 
@@ -386,10 +386,15 @@ class BatchRunner:
         if batch.has_ended or batch.id in self._tasks or not self._book.may_take(batch.id):
             return False
         is_running = not batch.is_cancelling and batch.expires_s > self.now_s
-        if is_running and not (self._may_run(batch) and self._may_judge_key(batch)):
+        if self._is_barred(batch) or (is_running and not (self._may_run(batch) and self._may_judge_key(batch))):
             return False
         stop = self._stops.get(batch.id)
         return stop is None or batch.status is not stop.status or stop.again_ns <= self._clock.now_ns()
+
+    def _is_barred(self, batch: ClientBatch) -> bool:
+        """True if only gateways of other regions may read the input of a batch and write its results, also at its end.
+        A gateway with a folder alone ends each of its own."""
+        return self._book.store.is_shared and not self._may_run(batch)
 
     def in_line(self) -> list[tuple[ClientBatch, bool]]:
         """Batches with lines to run that run here, or would begin once there is a place, in the order in which they

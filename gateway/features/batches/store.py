@@ -308,14 +308,12 @@ class BatchStore:
         values = batch.id, version, msgspec.json.encode(batch)
         statements.append(_statement(text, *values, refusal=RowOutdated))
         if batch.has_ended:
-            statements += [
-                Statement("DELETE FROM nightside_batch_results WHERE batch = $1", (batch.id,)),
-                Statement("DELETE FROM nightside_batch_parts WHERE batch = $1", (batch.id,)),
-            ]
+            statements += _delete_results(batch.id)
         self._database.run(*statements, *map(_put_file, files))
 
     def delete_batch(self, batch_id: str) -> None:
-        self._delete("DELETE FROM nightside_batches WHERE id = $1", batch_id)
+        """Delete a batch, with the results that it has where it has not ended."""
+        self._delete("DELETE FROM nightside_batches WHERE id = $1", batch_id, *_delete_results(batch_id))
 
     # Holdings
 
@@ -387,10 +385,10 @@ class BatchStore:
     def _held(self, holding: BatchHolding) -> tuple[str, str, int]:
         return holding.batch_id, self._gateway, holding.term
 
-    def _delete(self, deletion: str, row_id: str, *checks: Statement) -> None:
+    def _delete(self, deletion: str, row_id: str, *further: Statement) -> None:
         self._database.run(
             _ADVANCE,
-            *checks,
+            *further,
             Statement("DELETE FROM nightside_batch_gone WHERE id = $1 OR at_ms < {now} - $2", (row_id, _GONE_KEPT_MS)),
             _statement("INSERT INTO nightside_batch_gone VALUES ($1, {revision}, {now})", row_id),
             Statement(deletion, (row_id,)),
@@ -402,6 +400,13 @@ def _statement(text: str, *values: object, refusal: type[Refused] | None = None)
     for name, part in (("{revision}", _REVISION), ("{batch}", _BATCH_FIELDS), ("{held}", _HELD)):
         text = text.replace(name, part)
     return Statement(text, values, refusal)
+
+
+def _delete_results(batch_id: str) -> list[Statement]:
+    return [
+        Statement("DELETE FROM nightside_batch_results WHERE batch = $1", (batch_id,)),
+        Statement("DELETE FROM nightside_batch_parts WHERE batch = $1", (batch_id,)),
+    ]
 
 
 def _put_file(file: StoredFile) -> Statement:

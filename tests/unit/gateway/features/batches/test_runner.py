@@ -24,7 +24,7 @@ from gateway.features.batches.lines import LineResult, ResultError, digest_of, r
 from gateway.features.batches.results import BatchResults
 from gateway.features.batches.runner import BatchLeft, BatchRunner, InputUnreadable, _disk_error, _of_input
 from gateway.features.batches.sqlite import FORMAT, SqliteDatabase
-from gateway.features.batches.state import BatchStatus, ClientBatch, cancelling, validated
+from gateway.features.batches.state import WINDOW_S, BatchStatus, ClientBatch, cancelling, validated
 from gateway.features.batches.store import ResultGroup, ResultKind, TakenBatch
 from gateway.http1.server import Exchange
 from gateway.request.callers import ClientKey, KeyId
@@ -207,6 +207,38 @@ def test_a_batch_whose_key_is_not_known_here_is_left_to_others_until_it_is_over(
     assert runner._is_idle(replace(batch, is_token=True))
     assert runner._is_idle(cancelling(batch, 1))
     assert runner._is_idle(replace(batch, expires_s=runner.now_s))
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_batch_that_may_not_enter_the_region_is_ended_here_only_where_no_other_gateway_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    monkeypatch.setattr(SqliteDatabase, "is_shared", is_shared)
+    batch, runner = keyed_batch(is_token=True), barred_runner(tmp_path)
+    assert not runner._is_idle(batch)
+    assert runner._is_idle(cancelling(batch, 1)) is not is_shared
+    assert runner._is_idle(replace(batch, expires_s=runner.now_s)) is not is_shared
+
+
+def barred_runner(folder: Path) -> BatchRunner:
+    """Runner of a gateway whose region no batch may enter."""
+    runner = BatchRunner(BatchesConfig(), book_in(folder), Clock(), get_logger(), lambda _: False)
+    runner.meet_clients(NoModels(), None)
+    return runner
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_batch_that_no_gateway_may_end_is_deleted_when_its_files_would_be(tmp_path: Path) -> None:
+    runner = barred_runner(tmp_path)
+    book, gone_s = runner._book, runner.now_s - WINDOW_S - 30 * 24 * 3600
+    await book.open()
+    await keep_input(book)
+    for batch_id, created_s in (("batch_old", gone_s), ("batch_new", gone_s + 60)):
+        await book.put_new(client_batch(batch_id, created_s=created_s))
+    book.sizes.put("file-out", TenantName("acme"), 9)
+    await runner._delete_old()
+    assert (list(book.batches), book.sizes.total) == (["batch_new"], 0)
+    await book.close()
 
 
 @pytest.mark.usefixtures("shared")
