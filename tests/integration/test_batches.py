@@ -630,8 +630,8 @@ async def test_few_batches_are_brought_to_their_end_at_once(
         for each in batches:
             await until_status(client, each.id, lambda batch: batch.status == "in_progress")
             await client.batches.cancel(each.id)
-        await until(lambda: len(runner._tasks) == 4 and len(within) >= 2)
-        assert len(within) == 2
+        await until(lambda: len(within) >= 2)
+        assert (len(within), len(runner._tasks)) == (2, 2), "the others are held by no gateway"
         gate.set()
         assert {(await ended(client, each.id)).status for each in batches} == {"cancelled"}
 

@@ -75,7 +75,7 @@ _SECOND_NS = 1_000_000_000
 _TICK_S = 5.0
 """Longest time between two looks at the batches' windows."""
 _ENDS_MAX = 2
-"""Batches without lines to run that are brought to their end at once: each holds a digest per line."""
+"""Batches without lines to run that are held and brought to their end at once: each holds a digest per line."""
 _READ_LINES = 32
 _RENEWALS = 5
 """Renewals of a holding in the length of a lease, at least."""
@@ -186,7 +186,6 @@ class BatchRunner:
         self._turns: dict[TenantName, int] = {}
         """Number of the last check of an input file, by tenant with batches."""
         self._turn = 0
-        self._ends = asyncio.Semaphore(_ENDS_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Tasks of batches that are validated or run."""
         self._stops: dict[str, _Stop] = {}
@@ -361,12 +360,12 @@ class BatchRunner:
         idle = [each for each in self._book.batches.values() if self._is_idle(each)]
         self._begin_check(tasks, [each for each in idle if not each.is_checked])
         checked = [each for each in idle if each.is_checked]
-        for batch in checked:
-            if self._is_over(batch):  # ends have a semaphore of their own
-                self._start(tasks, batch)
+        ends = sum(each.is_checked and self._is_over(each) for each in self._busy())
+        for batch in [each for each in checked if self._is_over(each)][: max(0, _ENDS_MAX - ends)]:
+            self._start(tasks, batch)
         while True:
             chosen = next_to_run(
-                [each for each in checked if each.id not in self._tasks],
+                [each for each in checked if each.id not in self._tasks and not self._is_over(each)],
                 [each for each in self._busy() if each.status is BatchStatus.IN_PROGRESS],
                 self._config.batches_max,
                 self._config.tenant_batches_max,
@@ -512,11 +511,8 @@ class BatchRunner:
             await self._give_up(batch_id, INPUT_LOST)
         elif not self._book.batches[batch_id].is_checked:
             await self._validate(batch_id)
-        elif self._is_over(self._book.batches[batch_id]):
-            async with self._ends:
-                await self._run_and_finish(batch_id)
         else:
-            if batch.model and not self._knows_model(batch, batch.model):
+            if batch.model and not self._is_over(batch) and not self._knows_model(batch, batch.model):
                 self._leave_running(batch, _NO_MODEL)
             await self._run_and_finish(batch_id)
 

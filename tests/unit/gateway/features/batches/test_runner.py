@@ -338,6 +338,32 @@ async def test_a_batch_whose_input_file_was_deleted_keeps_its_results(tmp_path: 
     await book.close()
 
 
+@pytest.mark.usefixtures("shared")
+async def test_no_more_batches_are_held_than_are_brought_to_their_end_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = BatchRunner(BatchesConfig(), book_in(tmp_path), Clock(), get_logger())
+    book, drive, held = runner._book, runner._drive, list[int]()
+
+    async def told(batch_id: str) -> None:
+        held.append(len(book.leases.held))
+        await drive(batch_id)
+
+    monkeypatch.setattr(runner, "_drive", told)
+    await book.open()
+    upload = book.folder.begin("file-in")
+    upload.write(lines_of(2))
+    await book.keep_file(upload, stored_file("file-in"))
+    for number in range(6):
+        over = client_batch(f"batch_{number}", created_s=runner.now_s - WINDOW_S)
+        names = {"output_file_id": f"file-out-{number}", "error_file_id": f"file-errors-{number}"}
+        await book.put_new(replace(validated(over, MODEL, 2, (), over.created_s), **names))
+    await book.close()
+    async with running(runner):
+        await until(lambda: all(each.has_ended for each in book.batches.values()))
+    assert ({each.status for each in book.batches.values()}, max(held)) == ({BatchStatus.EXPIRED}, 2)
+
+
 async def test_only_lines_that_wait_are_taken_back_and_they_are_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
