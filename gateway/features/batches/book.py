@@ -52,6 +52,8 @@ class BatchBook:
         self.folder = folder
         """Place of the files' content."""
         self.is_open = False
+        self._is_swept = False
+        """True once the book was open: uploads may be under way from then on, also while it is opened anew."""
         self.files: dict[str, StoredFile] = {}
         """Files, and parts of uploads."""
         self.uploads: dict[str, UploadInParts] = {}
@@ -97,9 +99,9 @@ class BatchBook:
             batch = self.batches.get(batch_id)
             if batch is not None:
                 self.sizes.put(batch.result_ids[kind], batch.tenant, size)
-        if not self.store.is_shared:
+        if not self.store.is_shared and not self._is_swept:
             await self.sweep()  # no upload has begun, which has no row
-        self.is_open = True
+        self.is_open = self._is_swept = True
 
     @property
     def _has_mark(self) -> bool:

@@ -63,6 +63,16 @@ async def test_a_client_that_leaves_while_its_file_is_deleted_leaves_none(
         book.folder.read(FILE.id)
 
 
+async def test_an_upload_that_is_under_way_while_the_book_is_opened_anew_is_kept(book: BatchBook) -> None:
+    upload = book.folder.begin(UNKNOWN[0])
+    upload.write(b"a")
+    await book.close()
+    await book.open()
+    await book.keep_file(upload, stored_file(UNKNOWN[0]))
+    with book.folder.read(UNKNOWN[0]) as file:
+        assert file.read() == b"a"
+
+
 async def test_a_file_of_a_batch_that_this_gateway_does_not_know_stays(book: BatchBook) -> None:
     await keep_input(book)
     await book.do(book.store.put_new, batch := client_batch())
