@@ -14,6 +14,7 @@ import dns.opcode
 import dns.rcode
 import dns.rdataclass
 import dns.rdatatype
+import dns.rrset
 from msgspec import Struct
 
 from mesh.naming.client_location import Address, Network, network_of
@@ -45,6 +46,8 @@ class DnsAnswers:
 
     def __init__(self) -> None:
         self._zone: Zone | None = None
+        self._turn = 0
+        """Number of questions answered: another address comes first each time."""
 
     @property
     def tree(self) -> RecordTree | None:
@@ -99,7 +102,8 @@ class DnsAnswers:
         if found is None:
             response.set_rcode(dns.rcode.NXDOMAIN)
             found = ZoneAnswer(())
-        _fill(zone, question.rdtype, found, response)
+        self._turn += 1
+        _fill(zone, question.rdtype, found, response, self._turn)
         if query.edns == 0:
             _say_more(asker, found if question.rdtype in _BY_CLIENT else ZoneAnswer(()), response)
 
@@ -109,15 +113,28 @@ def datagram_max(query: dns.message.Message) -> int:
     return min(max(query.payload, _PLAIN_BYTES), PAYLOAD_BYTES) if query.edns >= 0 else _PLAIN_BYTES
 
 
-def _fill(zone: Zone, kind: dns.rdatatype.RdataType, found: ZoneAnswer, response: dns.message.Message) -> None:
+def _fill(
+    zone: Zone, kind: dns.rdatatype.RdataType, found: ZoneAnswer, response: dns.message.Message, turn: int
+) -> None:
     chosen = [each for each in found.sets if kind in (each.rdtype, dns.rdatatype.ANY)]
     if kind == dns.rdatatype.ANY:
         chosen = chosen[:1]  # RFC 8482: ANY gets one set only, against amplification
-    response.answer.extend(chosen)
+    response.answer.extend(_in_order(each, turn, found.further) for each in chosen)
     if not chosen:
         response.authority.append(zone.negative_soa)
     if any(each.rdtype == dns.rdatatype.NS for each in chosen):
         response.additional.extend(zone.glue())
+
+
+def _in_order(records: dns.rrset.RRset, turn: int, further: frozenset[str]) -> dns.rrset.RRset:
+    """The same records, of which another one comes first each turn, and those of further gateways last: most clients
+    try the first address that they are given."""
+    if len(records) == 1:
+        return records
+    nearest = [each for each in records if each.to_text() not in further]
+    begin = turn % max(1, len(nearest))
+    last = [each for each in records if each.to_text() in further]
+    return dns.rrset.from_rdata_list(records.name, records.ttl, [*nearest[begin:], *nearest[:begin], *last])
 
 
 def _say_more(asker: _Asker, found: ZoneAnswer, response: dns.message.Message) -> None:

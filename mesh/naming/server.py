@@ -285,10 +285,10 @@ def _client(host: str) -> ClientAddress:
 def _short(response: dns.message.Message, size_max: int) -> bytes:
     """Answer in wire form, without additional records where it would be too long. Raises TooBig."""
     try:
-        return response.to_wire(max_size=size_max)
+        return response.to_wire(max_size=size_max, want_shuffle=False)
     except dns.exception.TooBig:
         response.additional.clear()
-        return response.to_wire(max_size=size_max)
+        return response.to_wire(max_size=size_max, want_shuffle=False)
 
 
 def _truncated(query: dns.message.Message) -> dns.message.Message:

@@ -55,6 +55,8 @@ class ZoneAnswer(Struct, frozen=True):
     """Leading bits of the client's address that the answer is for; 0 for all clients."""
     why: str = ""
     """Reason why there are no addresses, where there are none."""
+    further: frozenset[str] = frozenset()
+    """Addresses among them that clients should try last."""
 
 
 class Zone:
@@ -95,7 +97,7 @@ class Zone:
         where = self.networks.locate(client)
         if name == self.name:
             found = self._at(name, self._nearest(where), where, client)
-            return ZoneAnswer((*found.sets, *self._ns, self.soa), found.scope_bits, found.why)
+            return ZoneAnswer((*found.sets, *self._ns, self.soa), found.scope_bits, found.why, found.further)
         if name in self._services:
             return self._service(name, where)
         area = self._by_name.get(name)
@@ -135,7 +137,8 @@ class Zone:
         sets = self._sets.get(key)
         if sets is None:
             sets = self._sets[key] = self._made(*key)
-        return ZoneAnswer(sets, where.scope_bits, "" if sets else area.why)
+        further = frozenset(str(ip_address(each)) for each in area.further)
+        return ZoneAnswer(sets, where.scope_bits, "" if sets else area.why, further)
 
     def _made(self, name: dns.name.Name, region: RegionName, addresses: tuple[str, ...]) -> Sets:
         sets = tuple(address_sets(name, addresses, self.tree.ttl_s))

@@ -241,9 +241,10 @@ def one_witness_is_enough(
 
 @mutant("a gateway that a peer hears is called down", "controller.core.health:GatewayHealth.silent_at_ns")
 def hears_no_witness(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
 ) -> int | None:
-    found: int | None = original(health, config, (), others)
+    del witnesses
+    found: int | None = original(health, config, (), *more)
     return found
 
 
@@ -253,9 +254,10 @@ def hears_no_witness(
     hunter=f"{_TESTS}/test_health.py::TestUnknown",
 )
 def believes_no_witness_yet(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
 ) -> int | None:
-    found: int | None = original(health, config, witnesses, 2 * len(health.said_by))
+    _, heard_since_ns = more
+    found: int | None = original(health, config, witnesses, 2 * len(health.said_by), heard_since_ns)
     return found
 
 
@@ -265,17 +267,45 @@ def believes_no_witness_yet(
     hunter=f"{_TESTS}/test_health.py::TestUnknown",
 )
 def one_witness_is_most(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
 ) -> int | None:
-    found: int | None = original(health, config, witnesses, 1)
+    _, heard_since_ns = more
+    found: int | None = original(health, config, witnesses, 1, heard_since_ns)
+    return found
+
+
+@mutant(
+    "a new controller that hears no gateway calls others down",
+    "controller.core.health:GatewayHealth.silent_at_ns",
+    hunter=f"{_TESTS}/test_health.py::TestUnknown",
+)
+def never_doubts_itself(
+    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
+) -> int | None:
+    others, _ = more
+    found: int | None = original(health, config, witnesses, others, 0)
+    return found
+
+
+@mutant(
+    "a witness that has long said nothing is believed",
+    "controller.core.health:GatewayHealth.silent_at_ns",
+    hunter=f"{_TESTS}/test_health.py::TestSilence",
+)
+def believes_old_words(
+    original: Original, health: GatewayHealth, config: ControllerConfig, *more: object
+) -> int | None:
+    told_ns, health.told_ns = health.told_ns, dict.fromkeys(health.told_ns, 1 << 62)
+    found: int | None = original(health, config, *more)
+    health.told_ns = told_ns
     return found
 
 
 @mutant("one failed probe is enough", "controller.core.health:GatewayHealth.silent_at_ns")
 def one_probe_is_enough(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], others: int
+    original: Original, health: GatewayHealth, config: ControllerConfig, *more: object
 ) -> int | None:
-    found: int | None = original(health, replace(config, probe_failures_min=1), witnesses, others)
+    found: int | None = original(health, replace(config, probe_failures_min=1), *more)
     return found
 
 

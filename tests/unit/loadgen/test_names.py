@@ -11,7 +11,7 @@ from loadgen.names import NameResolver
 from mesh.clock import Clock
 from mesh.naming.service import NameService
 from mesh.values import Address
-from tests.support.naming import EVERYBODY, US_ADDRESS, tree
+from tests.support.naming import EVERYBODY, US, US_ADDRESS, tree, with_further
 
 NAME = "mesh.example."
 IN_US, IN_AP = "198.51.100.0/24", "192.0.2.0/24"
@@ -60,6 +60,13 @@ async def test_name_servers_shuffle_the_addresses_of_each_answer(names: NameServ
             break
     assert len(orders) > 1
     assert {frozenset(each) for each in orders} == {frozenset(each for each in EVERYBODY if ":" not in each)}
+
+
+async def test_further_addresses_come_last_on_the_wire(names: NameService) -> None:
+    names.apply(with_further(tree(2, us=("192.0.2.9", US_ADDRESS)), US, "192.0.2.77"))
+    told = [await resolver_of(servers(names), IN_US, Clock()).addresses(NAME) for _ in range(8)]
+    assert {each[-1] for each in told} == {"192.0.2.77"}
+    assert {each[0] for each in told} == {"192.0.2.9", US_ADDRESS}
 
 
 async def test_an_answer_is_kept_for_as_long_as_it_says_and_no_longer(names: NameService) -> None:

@@ -14,7 +14,19 @@ from hypothesis import strategies as st
 
 from mesh.naming.answers import DnsAnswers, datagram_max
 from mesh.naming.tree import RecordTree
-from tests.support.naming import EU, EVERYBODY, NS1, US_ADDRESS, ZONE, addresses, query, tree, with_networks
+from tests.support.naming import (
+    EU,
+    EVERYBODY,
+    NS1,
+    US,
+    US_ADDRESS,
+    ZONE,
+    addresses,
+    query,
+    tree,
+    with_further,
+    with_networks,
+)
 
 NOBODY_KNOWS, IN_US, IN_EU = (ip_address(each) for each in ("192.0.2.99", "198.51.100.7", "203.0.113.7"))
 
@@ -86,6 +98,26 @@ class TestWhere:
         (option,) = response.options
         assert isinstance(option, dns.edns.EDEOption)
         assert option.text == "no gateway lives that clients in EU may be sent to"
+
+
+def in_order(answers: DnsAnswers) -> list[str]:
+    return [item.to_text() for each in answers.answer(query(), IN_US).answer for item in each]
+
+
+class TestOrder:
+    NEAREST = ("198.51.100.31", "198.51.100.32", "198.51.100.33")
+    FURTHER = ("198.51.100.1", "198.51.100.99")
+
+    def test_another_of_the_nearest_comes_first_each_time_and_further_ones_last(self) -> None:
+        answers = answers_from(with_further(tree(us=self.NEAREST), US, *self.FURTHER))
+        told = [in_order(answers) for _ in range(6)]
+        assert {tuple(each[3:]) for each in told} == {self.FURTHER}
+        assert [each[0] for each in told[:3]] == [each[0] for each in told[3:]]
+        assert sorted(each[0] for each in told[:3]) == [*self.NEAREST]
+
+    def test_where_all_are_further_ones_their_order_stays(self) -> None:
+        answers = answers_from(with_further(tree(us=()), US, *self.FURTHER))
+        assert [in_order(answers) for _ in range(2)] == [[*self.FURTHER]] * 2
 
 
 class TestNames:
