@@ -54,12 +54,13 @@ def violations(
     had at that time: of those whose answer ended between the times of `unwritten_ns`, and of those without a whole
     answer."""
     lines = [each for each in records if isinstance(each, AuditLine)]
+    unwritten = _ended_between(calls, unwritten_ns)
     return [
         *_missing(calls, lines, owners, gateways, sound_ns + overlap_max_ns),
         *_unwritten(records),
         *_ends(lines),
-        *_answers(calls, lines, killed, unwritten_ns),
-        *_forwards(lines, killed),
+        *_answers(calls, lines, killed, unwritten),
+        *_forwards(lines, killed, unwritten),
         *_forbidden(records),
         *_overlaps(owners, sound_ns, overlap_max_ns),
     ]
@@ -146,10 +147,9 @@ def _ends(lines: Iterable[AuditLine]) -> Iterator[HistoryViolation]:
 
 
 def _answers(
-    calls: Iterable[SdkCall], lines: Iterable[AuditLine], killed: Container[str], unwritten_ns: tuple[int, int]
+    calls: Iterable[SdkCall], lines: Iterable[AuditLine], killed: Container[str], unwritten: Container[str]
 ) -> Iterator[HistoryViolation]:
     """The end that a client saw is the one that its gateway wrote down."""
-    first_ns, last_ns = unwritten_ns
     ended = {each.request: each for each in lines if not each.origin_gateway}
     for call in calls:
         if not call.request_id:
@@ -158,7 +158,7 @@ def _answers(
             continue
         line = ended.get(call.request_id)
         is_whole = call.ended_ns is not None and not call.fault
-        if line is None and call.gateway in killed and (not is_whole or first_ns <= (call.ended_ns or 0) <= last_ns):
+        if line is None and call.gateway in killed and (not is_whole or call.request_id in unwritten):
             continue
         if line is None:
             yield HistoryViolation("one end per request", call.request_id, "its client saw a head, and no line ends it")
@@ -181,9 +181,17 @@ def _whole_answer(call: SdkCall, line: AuditLine) -> Iterator[HistoryViolation]:
         yield HistoryViolation("answers are the gateways'", line.request, detail)
 
 
-def _forwards(lines: Sequence[AuditLine], killed: Container[str]) -> Iterator[HistoryViolation]:
+def _ended_between(calls: Iterable[SdkCall], times_ns: tuple[int, int]) -> set[str]:
+    """Requests whose client had the end of the answer between two times."""
+    first_ns, last_ns = times_ns
+    return {each.request_id for each in calls if each.ended_ns is not None and first_ns <= each.ended_ns <= last_ns}
+
+
+def _forwards(
+    lines: Sequence[AuditLine], killed: Container[str], unwritten: Container[str]
+) -> Iterator[HistoryViolation]:
     """A request that came from another gateway was sent by it, and as often; an answer that came from another gateway
-    is in its log as well."""
+    is in its log as well. `unwritten`: requests of which those that were killed may have no line."""
     sent: Counter[tuple[str, str, str]] = Counter()
     answered: Counter[tuple[str, str, str]] = Counter()
     for line in lines:
@@ -203,6 +211,8 @@ def _forwards(lines: Sequence[AuditLine], killed: Container[str]) -> Iterator[Hi
             )
             yield HistoryViolation("nothing runs that was not sent", request, detail)
     for (request, origin, gateway), count in answered.items():
+        if gateway in killed and request in unwritten:
+            continue
         if count > came[request, origin, gateway]:
             detail = f"{gateway} answered {origin} {count} times, and has {came[request, origin, gateway]} lines of it"
             yield HistoryViolation(RECORDED, request, detail)

@@ -203,6 +203,7 @@ def test_a_killed_gateway_has_no_line_of_what_it_had_and_no_client_has_the_whole
     for first, last, is_unwritten in ((0, 0, True), (1, 1, False), (-1, -1, False)):
         unwritten_ns = CALL.ended_ns + first, CALL.ended_ns + last
         assert (told(CALL, [SERVED], GW_US, unwritten_ns=unwritten_ns) == []) is is_unwritten
+        assert (told(CALL, [ORIGIN], GW_EU, unwritten_ns=unwritten_ns) == []) is is_unwritten
     assert told(cut, [replace(ORIGIN, attempts=()), SERVED], GW_US) == ["nothing runs that was not sent"]
 
 
