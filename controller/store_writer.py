@@ -168,7 +168,8 @@ class StoreWriter:
             return False
         except BaseException as error:
             self._pending = batch | self._pending
-            _fail(asked, error)
+            _fail((*asked, *self._asked), error)
+            self._asked.clear()
             raise
         finally:
             self._under_way = 0

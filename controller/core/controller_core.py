@@ -8,8 +8,7 @@ off.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import reduce
+from collections.abc import Mapping
 from typing import assert_never
 
 from controller.core.assignment import Assigner
@@ -44,9 +43,9 @@ from controller.core.health import GatewayHealth
 from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
-from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.narrowing import allowed_by_all
 from gateway.core.kernel.residency import ResidencyPolicy
-from gateway.core.vocabulary import GatewayId, RegionName, ReplicaId
+from gateway.core.vocabulary import GatewayId, Place, RegionName, ReplicaId
 from mesh.naming.tree import Area, RecordTree
 
 
@@ -170,6 +169,7 @@ class ControllerCore(MeshState):
 
     def _register(self, event: RegistryApplied, now_ns: int) -> None:
         self._forget_refusals(event)
+        before = self.gateways
         self.gateways = {each.gateway_id: each for each in event.gateways}
         self.replicas = {each.replica_id: each for each in event.replicas}
         self._shares = None
@@ -179,14 +179,18 @@ class ControllerCore(MeshState):
             self._assigner.forget(gone)
             self.geography.forget(gone)
             self.reported.pop(gone, None)
+            self.told_ns.pop(gone, None)
             for health in self.health.values():
-                health.forget_witness(gone)
+                health.said_by.pop(gone, None)
         for gateway_id in self.gateways:
             if gateway_id not in self.health:
                 self.health[gateway_id] = GatewayHealth(now_ns)
                 if gateway_id in self._restored_down:
                     self.health[gateway_id].restore_down()
         self._restored_down = frozenset()
+        changed = [each for name, each in before.items() if self.gateways.get(name) != each]
+        for place in dict.fromkeys(each.place for each in changed):
+            self._put_in_force(place)
         self._is_settled = False
 
     def _connected(self, event: GatewayConnected, now_ns: int) -> None:
@@ -200,33 +204,38 @@ class ControllerCore(MeshState):
         self._is_settled = False
 
     def _policy_accepted(self, gateway_id: GatewayId, policy: ResidencyPolicy) -> None:
-        """Accept the policy that a gateway reports for its own region; a policy of any other place is ignored. Where a
-        region's gateways report different ones, as while a file is rolled out, what all of them allow is in force, and
-        what was in force before counts until each has reported."""
+        """Accept the policy that a gateway reports for its own region; a policy of any other place is ignored."""
         entry = self.gateways.get(gateway_id)
-        if entry is None or policy.place != entry.place:
+        if entry is not None and policy.place == entry.place:
+            self.reported[gateway_id] = policy
+            self._put_in_force(entry.place)
+
+    def _put_in_force(self, place: Place) -> None:
+        """Put in force what all policies allow that gateways at the place have reported: they differ while a file is
+        rolled out. What was in force before counts until each has reported."""
+        known = self.policies.get(place.region)
+        own = sorted(each.gateway_id for each in self.gateways.values() if each.place == place)
+        said = [policy for each in own if (policy := self.reported.get(each)) is not None and policy.place == place]
+        if not said:
             return
-        self.reported[gateway_id] = policy
-        region, known = entry.place.region, self.policies.get(entry.place.region)
-        own = sorted(each.gateway_id for each in self.gateways.values() if each.place == entry.place)
-        said = [self.reported[each] for each in own if each in self.reported]
-        if known is not None and len(said) < sum(self.gateways[each].is_announced for each in own):
+        is_awaited = len(said) < sum(self.gateways[each].is_announced for each in own)
+        if known is not None and known.place == place and is_awaited:
             said.append(known)
-        in_force = reduce(narrowed, [each for at, each in enumerate(said) if each not in said[:at]])
-        if in_force == known:
-            return
-        self.policies[region] = in_force
-        self._effects.append(KeepPolicy(in_force))
-        self._is_settled = False
+        in_force = allowed_by_all(said)
+        if in_force != known:
+            self.policies[place.region] = in_force
+            self._effects.append(KeepPolicy(in_force))
+            self._is_settled = False
 
     def _peers_heard(self, event: PeersHeard, now_ns: int) -> None:
         if event.gateway_id not in self.gateways:
             return
+        self.told_ns[event.gateway_id] = now_ns
         for said in event.peers:
             health = self.health.get(said.gateway_id)
             if health is None or said.gateway_id == event.gateway_id:
                 continue
-            health.hear_of(said, event.gateway_id, now_ns)
+            health.said_by[event.gateway_id] = said
             if said.rtt_ns is not None and self.geography.measured(event.gateway_id, said.gateway_id, said.rtt_ns):
                 self._choose_further_anew(event.gateway_id, said.gateway_id)
 
@@ -288,19 +297,19 @@ class ControllerCore(MeshState):
 
     # Gateway health
 
-    def _silent_at_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
+    def _silent_at_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Mapping[GatewayId, int]) -> int | None:
         """Time from which the gateway is to be called down as things stand; None: no such time is known."""
         if health.condition is Condition.UNKNOWN and not self.gateways[gateway_id].is_announced:
             return None
         return health.silent_at_ns(self.config, heard, len(self.health) - 1, self._heard_since_ns)
 
-    def _turn_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Collection[GatewayId]) -> int | None:
+    def _turn_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Mapping[GatewayId, int]) -> int | None:
         """Time at which the gateway's condition changes if no event comes first; None: it does not."""
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
             return None if self.frozen else self._silent_at_ns(gateway_id, health, heard)
         return health.back_at_ns(self.config)
 
-    def _look_at_gateways(self, heard: Collection[GatewayId], now_ns: int) -> None:
+    def _look_at_gateways(self, heard: Mapping[GatewayId, int], now_ns: int) -> None:
         for gateway_id, health in self.health.items():
             back_ns = health.back_at_ns(self.config)
             if health.condition is Condition.UP or back_ns is None:
@@ -313,7 +322,7 @@ class ControllerCore(MeshState):
                 self._tell_condition(gateway_id, "it answers again, and is watched for a while")
 
     def _look_for_silence(
-        self, gateway_id: GatewayId, health: GatewayHealth, heard: Collection[GatewayId], now_ns: int
+        self, gateway_id: GatewayId, health: GatewayHealth, heard: Mapping[GatewayId, int], now_ns: int
     ) -> None:
         if health.condition is Condition.RETURNING and health.answers_since_ns is None and not health.connected:
             health.condition = Condition.DOWN
@@ -347,7 +356,7 @@ class ControllerCore(MeshState):
             and not health.is_proven_gone
         ]
 
-    def _look_at_frozen(self, heard: Collection[GatewayId], now_ns: int) -> None:
+    def _look_at_frozen(self, heard: Mapping[GatewayId, int], now_ns: int) -> None:
         for health in self.health.values():
             health.look_for_proof(self.config, heard)
         missing = self._missing(now_ns)
@@ -362,7 +371,7 @@ class ControllerCore(MeshState):
             self._is_loss_believed = is_most
             self._thaw()
 
-    def _is_confirmed(self, now_ns: int, heard: Collection[GatewayId]) -> bool:
+    def _is_confirmed(self, now_ns: int, heard: Mapping[GatewayId, int]) -> bool:
         """Return whether the freeze has lasted `freeze_max_ns` and a gateway is connected. A gateway that a connected
         peer still hears is not called down in any case."""
         return bool(heard) and now_ns >= self._frozen_since_ns + self.config.freeze_max_ns

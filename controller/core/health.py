@@ -13,11 +13,15 @@ proven gone do not count towards a freeze, however many there are, and no single
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from controller.core.config import ControllerConfig
 from controller.core.vocabulary import Condition, HeardPeer
 from gateway.core.vocabulary import GatewayId
+
+_REPORTLESS_NS = 10_000_000_000
+"""Time after its last report for which a witness may still hear a gateway: longer than a stream may be silent, so that
+a witness that is cut off from the controller is none any more by then."""
 
 
 class GatewayHealth:
@@ -34,7 +38,6 @@ class GatewayHealth:
         "lost_ns",
         "probe_failures",
         "said_by",
-        "told_ns",
         "up_since_ns",
         "was_answered",
         "was_gone",
@@ -64,9 +67,7 @@ class GatewayHealth:
         self.falls = 0
         """Times the gateway went down without a steady period in between; at most 32."""
         self.said_by: dict[GatewayId, HeardPeer] = {}
-        """Last report of each peer on this gateway."""
-        self.told_ns: dict[GatewayId, int] = {}
-        """Time of that report."""
+        """Last word of each peer on this gateway."""
 
     def restore_down(self) -> None:
         """Mark the gateway as down since before the controller began, once, and as proven gone: it does not count
@@ -110,14 +111,6 @@ class GatewayHealth:
         if self.connected and not self.probe_failures and self.answers_since_ns is None:
             self.answers_since_ns = now_ns
 
-    def hear_of(self, said: HeardPeer, witness: GatewayId, now_ns: int) -> None:
-        """Take in the report of a peer on this gateway."""
-        self.said_by[witness], self.told_ns[witness] = said, now_ns
-
-    def forget_witness(self, witness: GatewayId) -> None:
-        self.said_by.pop(witness, None)
-        self.told_ns.pop(witness, None)
-
     # Conclusions
 
     def look_for_proof(self, config: ControllerConfig, witnesses: Collection[GatewayId]) -> None:
@@ -130,29 +123,28 @@ class GatewayHealth:
             self.is_proven_gone = 2 * sum(each.is_broken for each in said) > len(said)
 
     def silent_at_ns(
-        self, config: ControllerConfig, witnesses: Collection[GatewayId], others: int, heard_since_ns: int | None
+        self, config: ControllerConfig, witnesses: Mapping[GatewayId, int], others: int, heard_since_ns: int | None
     ) -> int | None:
         """Time from which the gateway is to be called down as things stand; None while its stream is open, too few
-        probes have failed, or a witness may still hear it. `witnesses` are the gateways whose reports count, those
-        connected to the controller; `others` is the number of all gateways but this one, and `heard_since_ns` the time
-        since which any has been connected, None while none is."""
+        probes have failed, or the controller itself may be cut off. `witnesses` are the gateways whose reports count,
+        those connected to the controller, each with the time of its last report; `others` is the number of all gateways
+        but this one, and `heard_since_ns` the time since which any has been connected, None while none is."""
         if self.connected or self.probe_failures < config.probe_failures_min:
             return None
         assert self.lost_ns is not None, "without a stream it was lost at some time"
         if self.is_proven_gone:
             return self.lost_ns
-        said = [(self.said_by[witness], self.told_ns[witness]) for witness in witnesses if witness in self.said_by]
+        said = [(self.said_by[each], told_ns) for each, told_ns in witnesses.items() if each in self.said_by]
         silent_ns = self.lost_ns
         if self.condition is Condition.UNKNOWN and 2 * sum(each.heard_ns is not None for each, _ in said) <= others:
             if others and heard_since_ns is None:
-                return None  # the controller itself may be cut off
+                return None
             silent_ns = max(self.known_since_ns, heard_since_ns or 0) + config.unknown_for_ns
         for each, told_ns in said:
             if not each.is_broken and each.heard_ns is not None:
                 quiet_ns = each.heard_ns + config.silence_ns
-                if told_ns < quiet_ns:
-                    return None
-                silent_ns = max(silent_ns, quiet_ns)
+                may_still_hear = told_ns < quiet_ns
+                silent_ns = max(silent_ns, told_ns + _REPORTLESS_NS if may_still_hear else quiet_ns)
         return silent_ns
 
     def back_at_ns(self, config: ControllerConfig) -> int | None:

@@ -27,6 +27,8 @@ class MeshState:
         self.health: dict[GatewayId, GatewayHealth] = {}
         self.policies: dict[RegionName, ResidencyPolicy] = {}
         """Policy of each region: what all policies allow that its gateways have reported; adoptions rest on it."""
+        self.told_ns: dict[GatewayId, int] = {}
+        """Time of each gateway's last report on its peers."""
         self.reported: dict[GatewayId, ResidencyPolicy] = {}
         """Last policy that each gateway has reported for its region since the controller began."""
         self.narrowings: dict[RegionName, ResidencyPolicy] = {}
@@ -74,6 +76,6 @@ class MeshState:
             if not entry.is_drained and self.health[entry.gateway_id].condition is Condition.UP
         ]
 
-    def heard(self) -> list[GatewayId]:
-        """Gateways with an open stream."""
-        return [gateway_id for gateway_id, health in self.health.items() if health.connected]
+    def heard(self) -> dict[GatewayId, int]:
+        """Gateways with an open stream, each with the time of its last report on its peers; 0 before the first."""
+        return {each: self.told_ns.get(each, 0) for each, health in self.health.items() if health.connected}

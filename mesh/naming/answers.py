@@ -5,6 +5,7 @@ It is authoritative for one zone and knows no other. It opens no socket and read
 
 from __future__ import annotations
 
+import random
 from ipaddress import ip_network
 
 import dns.edns
@@ -44,10 +45,10 @@ class _Asker(Struct, frozen=True):
 class DnsAnswers:
     """Answers to DNS queries from the last tree that was applied."""
 
-    def __init__(self) -> None:
+    def __init__(self, rng: random.Random | None = None) -> None:
+        """`rng` draws which of the nearest gateways an answer names first."""
         self._zone: Zone | None = None
-        self._turn = 0
-        """Number of questions answered: another address comes first each time."""
+        self._rng = rng or random.Random()
 
     @property
     def tree(self) -> RecordTree | None:
@@ -102,8 +103,7 @@ class DnsAnswers:
         if found is None:
             response.set_rcode(dns.rcode.NXDOMAIN)
             found = ZoneAnswer(())
-        self._turn += 1
-        _fill(zone, question.rdtype, found, response, self._turn)
+        _fill(zone, question.rdtype, found, response, self._rng)
         if query.edns == 0:
             _say_more(asker, found if question.rdtype in _BY_CLIENT else ZoneAnswer(()), response)
 
@@ -114,27 +114,27 @@ def datagram_max(query: dns.message.Message) -> int:
 
 
 def _fill(
-    zone: Zone, kind: dns.rdatatype.RdataType, found: ZoneAnswer, response: dns.message.Message, turn: int
+    zone: Zone, kind: dns.rdatatype.RdataType, found: ZoneAnswer, response: dns.message.Message, rng: random.Random
 ) -> None:
     chosen = [each for each in found.sets if kind in (each.rdtype, dns.rdatatype.ANY)]
     if kind == dns.rdatatype.ANY:
         chosen = chosen[:1]  # RFC 8482: ANY gets one set only, against amplification
-    response.answer.extend(_in_order(each, turn, found.further) for each in chosen)
+    response.answer.extend(_in_order(each, rng, found.further) for each in chosen)
     if not chosen:
         response.authority.append(zone.negative_soa)
     if any(each.rdtype == dns.rdatatype.NS for each in chosen):
         response.additional.extend(zone.glue())
 
 
-def _in_order(records: dns.rrset.RRset, turn: int, further: frozenset[str]) -> dns.rrset.RRset:
-    """The same records, of which another one comes first each turn, and those of further gateways last: most clients
-    try the first address that they are given."""
+def _in_order(records: dns.rrset.RRset, rng: random.Random, further: frozenset[str]) -> dns.rrset.RRset:
+    """The same records in a random order, but for those of further gateways, which come last and keep theirs: most
+    clients try the first address that they are given."""
     if len(records) == 1:
         return records
     nearest = [each for each in records if each.to_text() not in further]
-    begin = turn % max(1, len(nearest))
     last = [each for each in records if each.to_text() in further]
-    return dns.rrset.from_rdata_list(records.name, records.ttl, [*nearest[begin:], *nearest[:begin], *last])
+    rng.shuffle(nearest)
+    return dns.rrset.from_rdata_list(records.name, records.ttl, [*nearest, *last])
 
 
 def _say_more(asker: _Asker, found: ZoneAnswer, response: dns.message.Message) -> None:

@@ -6,7 +6,7 @@ Nothing runs them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -239,69 +239,47 @@ def one_witness_is_enough(
     health.is_proven_gone = health.was_refused and not health.connected
 
 
-@mutant("a gateway that a peer hears is called down", "controller.core.health:GatewayHealth.silent_at_ns")
+_Witnesses = Mapping[GatewayId, int]
+_SILENT_AT = "controller.core.health:GatewayHealth.silent_at_ns"
+_UNKNOWN = f"{_TESTS}/test_health.py::TestUnknown"
+
+
+@mutant("a gateway that a peer hears is called down", _SILENT_AT)
 def hears_no_witness(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
-) -> int | None:
-    del witnesses
-    found: int | None = original(health, config, (), *more)
-    return found
+    original: Original, health: GatewayHealth, config: ControllerConfig, _: _Witnesses, others: int, since: int | None
+) -> Any:
+    return original(health, config, {}, others, since)
 
 
-@mutant(
-    "a new controller believes no witness of a gateway that it has not heard",
-    "controller.core.health:GatewayHealth.silent_at_ns",
-    hunter=f"{_TESTS}/test_health.py::TestUnknown",
-)
+@mutant("a new controller believes no witness of a gateway that it has not heard", _SILENT_AT, hunter=_UNKNOWN)
 def believes_no_witness_yet(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
-) -> int | None:
-    _, heard_since_ns = more
-    found: int | None = original(health, config, witnesses, 2 * len(health.said_by), heard_since_ns)
-    return found
+    original: Original, health: GatewayHealth, config: ControllerConfig, said: _Witnesses, _: int, since: int | None
+) -> Any:
+    return original(health, config, said, 2 * len(health.said_by), since)
 
 
-@mutant(
-    "one witness is most of the others",
-    "controller.core.health:GatewayHealth.silent_at_ns",
-    hunter=f"{_TESTS}/test_health.py::TestUnknown",
-)
+@mutant("one witness is most of the others", _SILENT_AT, hunter=_UNKNOWN)
 def one_witness_is_most(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
-) -> int | None:
-    _, heard_since_ns = more
-    found: int | None = original(health, config, witnesses, 1, heard_since_ns)
-    return found
+    original: Original, health: GatewayHealth, config: ControllerConfig, said: _Witnesses, _: int, since: int | None
+) -> Any:
+    return original(health, config, said, 1, since)
 
 
-@mutant(
-    "a new controller that hears no gateway calls others down",
-    "controller.core.health:GatewayHealth.silent_at_ns",
-    hunter=f"{_TESTS}/test_health.py::TestUnknown",
-)
+@mutant("a new controller that hears no gateway calls others down", _SILENT_AT, hunter=_UNKNOWN)
 def never_doubts_itself(
-    original: Original, health: GatewayHealth, config: ControllerConfig, witnesses: Collection[GatewayId], *more: object
-) -> int | None:
-    others, _ = more
-    found: int | None = original(health, config, witnesses, others, 0)
-    return found
+    original: Original, health: GatewayHealth, config: ControllerConfig, said: _Witnesses, others: int, _: int | None
+) -> Any:
+    return original(health, config, said, others, 0)
 
 
-@mutant(
-    "a witness that has long said nothing is believed",
-    "controller.core.health:GatewayHealth.silent_at_ns",
-    hunter=f"{_TESTS}/test_health.py::TestSilence",
-)
+@mutant("a witness that has long said nothing is believed", _SILENT_AT, hunter=f"{_TESTS}/test_health.py::TestSilence")
 def believes_old_words(
-    original: Original, health: GatewayHealth, config: ControllerConfig, *more: object
-) -> int | None:
-    told_ns, health.told_ns = health.told_ns, dict.fromkeys(health.told_ns, 1 << 62)
-    found: int | None = original(health, config, *more)
-    health.told_ns = told_ns
-    return found
+    original: Original, health: GatewayHealth, config: ControllerConfig, said: _Witnesses, *more: object
+) -> Any:
+    return original(health, config, dict.fromkeys(said, 1 << 62), *more)
 
 
-@mutant("one failed probe is enough", "controller.core.health:GatewayHealth.silent_at_ns")
+@mutant("one failed probe is enough", _SILENT_AT)
 def one_probe_is_enough(
     original: Original, health: GatewayHealth, config: ControllerConfig, *more: object
 ) -> int | None:

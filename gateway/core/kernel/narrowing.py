@@ -1,10 +1,15 @@
-"""Intersection of a region's residency policy with the controller's: only what both of them allow.
+"""Intersection of residency policies of one region, of its gateways' or of its own with the controller's: only what all
+of them allow.
 
-The result never allows anything that one of the two forbids. A gateway without a controller's policy does not use this
+The result never allows anything that one of them forbids. A gateway without a controller's policy does not use this
 module.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from gateway.core.kernel.residency import (
     LoggingRule,
@@ -26,6 +31,19 @@ def narrowed(local: ResidencyPolicy, other: ResidencyPolicy) -> ResidencyPolicy:
     if other.place != local.place:
         return narrowed(local, closed_policy(local.place, _is_for_elsewhere(local.place, other)))
     closed_reason = local.closed_reason or _closed_by(other)
+    return replace(_both(local, other, closed_reason), narrowed_by=_with(local.narrowed_by, other.digest))
+
+
+def allowed_by_all(policies: Sequence[ResidencyPolicy]) -> ResidencyPolicy:
+    """Policy of a region whose gateways report these, at least one and all of that region."""
+    first, *others = policies
+    for each in others:
+        if each != first:
+            first = _both(first, each, first.closed_reason or each.closed_reason)
+    return first
+
+
+def _both(local: ResidencyPolicy, other: ResidencyPolicy, closed_reason: str) -> ResidencyPolicy:
     return ResidencyPolicy(
         local.place,
         process=both(local.process, other.process),
@@ -37,7 +55,7 @@ def narrowed(local: ResidencyPolicy, other: ResidencyPolicy) -> ResidencyPolicy:
         logging=_shown_by_both(local.logging, other.logging),
         digest=_with(local.digest, other.digest),
         closed_reason=closed_reason,
-        narrowed_by=_with(local.narrowed_by, other.digest),
+        narrowed_by=local.narrowed_by,
         regions=local.regions,
     )
 
@@ -61,7 +79,6 @@ def _shown_by_both(local: LoggingRule, other: LoggingRule) -> LoggingRule:
 
 def _with(digest: str, other: str) -> str:
     """Combined digest, by which an operator finds both files."""
-    added = other[:_DIGEST_LENGTH_MAX]
-    if added in digest.split("+"):
-        return digest
-    return f"{digest}+{added}" if digest else added
+    known = digest.split("+") if digest else []
+    added = [each for each in other[:_DIGEST_LENGTH_MAX].split("+") if each not in known]
+    return "+".join([*known, *added])

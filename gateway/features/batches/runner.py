@@ -317,7 +317,7 @@ class BatchRunner:
                 with suppress(FileInUse):  # a batch of another gateway reads it
                     await self._book.delete_file(file.id)
         await self._delete_old_uploads(now_s)
-        for batch in [each for each in self._book.batches.values() if each.has_ended or self._is_barred(each)]:
+        for batch in [each for each in self._book.batches.values() if each.has_ended or self._is_nobodys(each)]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
 
@@ -394,6 +394,10 @@ class BatchRunner:
         """True if only gateways of other regions may read the input of a batch and write its results, also at its end.
         A gateway with a folder alone ends each of its own."""
         return self._book.store.is_shared and not self._may_run(batch)
+
+    def _is_nobodys(self, batch: ClientBatch) -> bool:
+        """True if a batch is barred here, and no gateway holds it."""
+        return self._is_barred(batch) and self._book.may_take(batch.id)
 
     def in_line(self) -> list[tuple[ClientBatch, bool]]:
         """Batches with lines to run that run here, or would begin once there is a place, in the order in which they

@@ -155,6 +155,19 @@ async def test_an_unexpected_exception_is_told_to_callers_and_loses_no_document(
     assert store.writes == [{"a": b"1"}]
 
 
+async def test_callers_beyond_one_write_hear_of_an_unexpected_exception_as_well() -> None:
+    store = MemoryStore()
+    store.failures = [RuntimeError("a bug")]
+    store_writer = StoreWriter(store, await store.acquire("a test"), 0, LOG)
+    many = {f"n{number}": b"" for number in range(CHANGES_MAX)}
+    async with asyncio.TaskGroup() as tasks:
+        asking = [tasks.create_task(refused(store_writer, RuntimeError, changes)) for changes in (many, {"one": b""})]
+        await until(lambda: len(store_writer._asked) == len(asking))
+        with pytest.raises(RuntimeError, match="a bug"):
+            await store_writer.run()
+    assert [each.result() for each in asking] == ["a bug", "a bug"]
+
+
 async def test_what_was_being_written_when_the_writer_ends_is_in_the_last_write() -> None:
     store = MemoryStore()
     store.gate.clear()
@@ -205,7 +218,7 @@ async def test_one_that_learns_elsewhere_that_the_store_is_lost_tells_everybody_
         assert await refused(store_writer) == "the store is another controller's now"
 
 
-async def refused(store_writer: StoreWriter, kind: type[Exception] = StoreError) -> str:
+async def refused(store_writer: StoreWriter, kind: type[Exception] = StoreError, changes: Changes | None = None) -> str:
     with pytest.raises(kind) as error:
-        await store_writer.write({"asked": b"1"})
+        await store_writer.write(changes or {"asked": b"1"})
     return str(error.value)

@@ -174,14 +174,21 @@ class TestDown:
         told.probe("eu", times=5)
         assert told.condition("eu") is Condition.UP
         told.wait(60 * SECOND)
-        assert told.condition("eu") is Condition.UP, "no report is newer than the silence"
-        told.heard("us", "eu", ago_ns=told.now_ns - heard_ns)
-        told.heard("ap", "eu", ago_ns=told.now_ns - heard_ns)
         assert told.condition("eu") is Condition.DOWN
         down = [each for each in told.all(effects.TellCondition) if each.condition is Condition.DOWN]
         assert len(down) == 1
         assert told.core.config.silence_ns >= 3 * SECOND
         assert told.core.health[GatewayId("eu")].said_by[GatewayId("us")].heard_ns == heard_ns
+
+    def test_a_report_without_a_gateway_is_newer_than_the_silence_of_that_gateway(self) -> None:
+        told = mesh()
+        told.heard("us", "eu")
+        told.disconnect("eu")
+        told.probe("eu", times=3)
+        for _ in range(4):
+            told.wait(SECOND)
+            told.heard("us", "ap")
+        assert told.condition("eu") is Condition.DOWN
 
     def test_one_that_was_never_heard_of_is_left_alone_for_a_while(self) -> None:
         told = Told()
@@ -449,6 +456,22 @@ class TestResidency:
         assert told.core.policies[EU.region].accept == PlaceRule()
         told.connect("eu2")
         assert told.core.policies[EU.region] == policy(EU)
+
+    def test_a_policy_widens_once_the_gateway_that_narrowed_it_is_removed(self) -> None:
+        told = Told()
+        told.register([gateway("eu1", EU), gateway("eu2", EU)], [])
+        told.connect("eu1", "eu2", policies={"eu2": policy(EU, accept=PlaceRule())})
+        assert told.core.policies[EU.region].accept == PlaceRule()
+        told.register([gateway("eu1", EU)], [])
+        assert told.core.policies[EU.region] == told.last(effects.KeepPolicy).policy == policy(EU)
+
+    def test_a_policy_of_the_region_that_a_gateway_has_left_counts_nowhere(self) -> None:
+        told = Told()
+        told.register([gateway("a", US), gateway("b", EU)], [])
+        told.connect("a", "b")
+        told.register([gateway("a", EU), gateway("b", EU)], [])
+        told.tell(events.PolicyAccepted(GatewayId("b"), policy(EU, accept=PlaceRule())))
+        assert told.core.policies[EU.region] == policy(EU, accept=PlaceRule())
 
     def test_an_unknown_policy_allows_nobody(self) -> None:
         told = Told()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar
+
 from controller.core.config import ControllerConfig
 from controller.core.health import GatewayHealth
 from controller.core.vocabulary import HeardPeer
@@ -23,63 +25,64 @@ def lost(at_ns: int = 0, *, was_refused: bool = False) -> GatewayHealth:
 
 class TestSilence:
     def test_at_once_with_nobody_to_speak_for_it(self) -> None:
-        assert lost(5).silent_at_ns(CONFIG, [], 2, 0) == 5
+        assert lost(5).silent_at_ns(CONFIG, {}, 2, 0) == 5
 
     def test_not_before_its_last_heartbeat_is_stale_by_a_report_that_is_newer(self) -> None:
         health, stale_ns = lost(5 * SECOND), 6 * SECOND + CONFIG.silence_ns
-        health.hear_of(HeardPeer(SELF, 6 * SECOND, is_broken=False), PEER, stale_ns - 1)
-        assert health.silent_at_ns(CONFIG, [PEER], 2, 0) is None, "the witness may still hear it"
-        assert health.silent_at_ns(CONFIG, [], 2, 0) == 5 * SECOND
-        health.hear_of(HeardPeer(SELF, 6 * SECOND, is_broken=False), PEER, stale_ns)
-        assert health.silent_at_ns(CONFIG, [PEER], 2, 0) == stale_ns
-        health.forget_witness(PEER)
-        assert health.silent_at_ns(CONFIG, [PEER], 2, 0) == 5 * SECOND
+        health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=False)
+        assert health.silent_at_ns(CONFIG, {PEER: stale_ns}, 2, 0) == stale_ns
+        assert health.silent_at_ns(CONFIG, {}, 2, 0) == 5 * SECOND
+
+    def test_a_witness_that_reports_no_more_may_still_hear_it_for_ten_seconds(self) -> None:
+        health, told_ns = lost(5 * SECOND), 6 * SECOND + CONFIG.silence_ns - 1
+        health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=False)
+        assert health.silent_at_ns(CONFIG, {PEER: told_ns}, 2, 0) == told_ns + 10 * SECOND
 
     def test_a_broken_connection_is_silence_whatever_was_heard_before(self) -> None:
         health = lost(5 * SECOND)
-        health.hear_of(HeardPeer(SELF, 6 * SECOND, is_broken=True), PEER, 6 * SECOND)
-        assert health.silent_at_ns(CONFIG, [PEER], 2, 0) == 5 * SECOND
+        health.said_by[PEER] = HeardPeer(SELF, 6 * SECOND, is_broken=True)
+        assert health.silent_at_ns(CONFIG, {PEER: 6 * SECOND}, 2, 0) == 5 * SECOND
 
     def test_a_probe_that_answers_speaks_for_it(self) -> None:
         health = lost()
         health.probe(True, "", 1)
-        assert health.silent_at_ns(CONFIG, [], 2, 0) is None
+        assert health.silent_at_ns(CONFIG, {}, 2, 0) is None
 
 
 class TestProof:
     """Word of one peer against that of the others, on a gateway whose host refuses probes."""
 
     PEERS = tuple(map(GatewayId, ("b", "c", "d")))
+    STILL_HEARD_NS = 19 * SECOND
 
     def silent_at_ns(self, *are_broken: bool, was_refused: bool = True) -> int | None:
         health = lost(5 * SECOND, was_refused=was_refused)
         for peer, is_broken in zip(self.PEERS, are_broken, strict=False):
-            health.hear_of(HeardPeer(SELF, 9 * SECOND, is_broken=is_broken), peer, 9 * SECOND)
+            health.said_by[peer] = HeardPeer(SELF, 9 * SECOND, is_broken=is_broken)
         health.look_for_proof(CONFIG, self.PEERS)
-        return health.silent_at_ns(CONFIG, self.PEERS, 3, 0)
+        return health.silent_at_ns(CONFIG, dict.fromkeys(self.PEERS, 9 * SECOND), 3, 0)
 
     def test_most_peers_that_have_lost_it_outweigh_one_that_says_it_hears_it(self) -> None:
         assert self.silent_at_ns(True, True, False) == 5 * SECOND
 
     def test_half_of_them_do_not(self) -> None:
-        assert self.silent_at_ns(True, False) is None
+        assert self.silent_at_ns(True, False) == self.STILL_HEARD_NS
 
     def test_nor_do_most_where_the_host_refuses_nothing(self) -> None:
-        assert self.silent_at_ns(True, True, False, was_refused=False) is None
+        assert self.silent_at_ns(True, True, False, was_refused=False) == self.STILL_HEARD_NS
 
 
 class TestUnknown:
     """A gateway that this controller has not heard from, as after another one led."""
 
-    WITNESSES = (PEER, GatewayId("other"))
     UNTIL = CONFIG.unknown_for_ns
+    WITNESSES: ClassVar = {PEER: UNTIL, GatewayId("other"): UNTIL}
 
     def health(self, *said: HeardPeer) -> GatewayHealth:
         health = GatewayHealth(0)
         for _ in range(CONFIG.probe_failures_min):
             health.probe(False, "no answer", 1)
-        for witness, each in zip(self.WITNESSES, said, strict=False):
-            health.hear_of(each, witness, self.UNTIL)
+        health.said_by = dict(zip(self.WITNESSES, said, strict=False))
         return health
 
     def test_most_others_that_have_lost_it_cut_its_time_short(self) -> None:
@@ -91,7 +94,7 @@ class TestUnknown:
         lost, never = HeardPeer(SELF, 1, is_broken=True), HeardPeer(SELF, None, is_broken=True)
         assert self.health(lost, lost).silent_at_ns(CONFIG, self.WITNESSES, 4, 0) == self.UNTIL
         assert self.health(lost, never).silent_at_ns(CONFIG, self.WITNESSES, 2, 0) == self.UNTIL
-        assert self.health(lost, lost).silent_at_ns(CONFIG, self.WITNESSES[:1], 2, 0) == self.UNTIL
+        assert self.health(lost, lost).silent_at_ns(CONFIG, {PEER: self.UNTIL}, 2, 0) == self.UNTIL
 
     def test_failed_probes_are_needed(self) -> None:
         health = self.health(*[HeardPeer(SELF, 1, is_broken=True)] * 2)
@@ -99,9 +102,9 @@ class TestUnknown:
         assert health.silent_at_ns(CONFIG, self.WITNESSES, 2, 0) is None
 
     def test_its_time_begins_with_the_first_gateway_that_is_heard(self) -> None:
-        assert self.health().silent_at_ns(CONFIG, [], 2, None) is None, "the controller itself may be cut off"
-        assert self.health().silent_at_ns(CONFIG, [], 2, 7 * SECOND) == 7 * SECOND + self.UNTIL
-        assert self.health().silent_at_ns(CONFIG, [], 0, None) == self.UNTIL, "there is none but this one"
+        assert self.health().silent_at_ns(CONFIG, {}, 2, None) is None, "the controller itself may be cut off"
+        assert self.health().silent_at_ns(CONFIG, {}, 2, 7 * SECOND) == 7 * SECOND + self.UNTIL
+        assert self.health().silent_at_ns(CONFIG, {}, 0, None) == self.UNTIL, "there is none but this one"
 
 
 class TestReturn:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.core.kernel.narrowing import narrowed
+from gateway.core.kernel.narrowing import allowed_by_all, narrowed
 from gateway.core.kernel.residency import (
     LoggingRule,
     ResidencyPolicy,
@@ -118,6 +118,13 @@ def test_a_digest_names_both_policies_and_stays_short_enough_to_travel() -> None
     left = narrowed(own, replace(own, digest="3c4d"))
     assert (left.digest, left.narrowed_by) == ("1a2b+3c4d", "3c4d")
     assert len(narrowed(own, replace(own, digest="x+" * 500)).digest) <= 128
+
+
+def test_policies_of_gateways_are_not_called_the_controllers() -> None:
+    own = ResidencyPolicy(DUBLIN, process=PlaceRule(), accept=PlaceRule(), digest="1a2b")
+    both = allowed_by_all([own, own, replace(own, digest="3c4d"), replace(own, digest="1a2b+3c4d")])
+    assert (both.digest, both.narrowed_by) == ("1a2b+3c4d", "")
+    assert allowed_by_all([own, closed_policy(DUBLIN, "no file")]).closed_reason == "no file"
 
 
 def test_a_refusal_says_that_the_region_s_own_file_does_not_tell_all() -> None:

@@ -228,16 +228,19 @@ def barred_runner(folder: Path) -> BatchRunner:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_a_batch_that_no_gateway_may_end_is_deleted_when_its_files_would_be(tmp_path: Path) -> None:
+async def test_a_batch_that_no_gateway_may_end_is_deleted_when_its_files_would_be_unless_one_holds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runner = barred_runner(tmp_path)
     book, gone_s = runner._book, runner.now_s - WINDOW_S - 30 * 24 * 3600
     await book.open()
     await keep_input(book)
-    for batch_id, created_s in (("batch_old", gone_s), ("batch_new", gone_s + 60)):
+    for batch_id, created_s in (("batch_old", gone_s), ("batch_new", gone_s + 60), ("batch_held", gone_s)):
         await book.put_new(client_batch(batch_id, created_s=created_s))
+    monkeypatch.setattr(book.leases, "is_anothers", lambda batch_id: batch_id == "batch_held")
     book.sizes.put("file-out", TenantName("acme"), 9)
     await runner._delete_old()
-    assert (list(book.batches), book.sizes.total) == (["batch_new"], 0)
+    assert (list(book.batches), book.sizes.total) == (["batch_new", "batch_held"], 0)
     await book.close()
 
 

@@ -99,28 +99,17 @@ class TestWaysToEnd:
         called.sends_all()
         assert (called.last_words(3), called.held[0]) == (["refused"], 2)
 
-    def test_not_in_time(self, called: Called) -> None:
-        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), request=LARGE[:5000], credit=1000))
+    @pytest.mark.parametrize("begun", [0, 5000], ids=["nothing", "a part"])
+    def test_not_whole_in_time(self, called: Called, begun: int) -> None:
+        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), request=LARGE[:begun], credit=1024))
         assert called.held == (1, len(LARGE), 1)
         (credit,) = called.sends()
         assert credit.credit == len(LARGE) - 2**18
         called.loop.pass_time(ACCEPT_S + 1)
         called.sends_all()
         assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
-        called.hears(pb.OriginFrame(forward=1, request=LARGE[5000:]))
-        assert (called.open, called.ignored) == ({}, 0)
-
-    def test_nothing_of_it_in_time(self, called: Called) -> None:
-        called.hears(pb.OriginFrame(forward=1, request_bytes=len(LARGE), credit=1024))
-        assert called.held == (1, len(LARGE), 1)
-        (credit,) = called.sends()
-        assert credit.credit == len(LARGE) - 2**18
-        called.loop.pass_time(ACCEPT_S + 1)
-        called.sends_all()
-        assert (called.last_words(1), called.held) == (["refused"], (0, 0, 0))
-        called.hears(
-            pb.OriginFrame(forward=1, request=LARGE[: 2**18]), pb.OriginFrame(forward=1, request=LARGE[2**18 :])
-        )
+        rest = LARGE[begun : 2**18], LARGE[max(begun, 2**18) :]
+        called.hears(*(pb.OriginFrame(forward=1, request=each) for each in rest))
         assert (called.open, called.ignored) == ({}, 0)
 
     def test_cancelled_as_it_begins(self, called: Called) -> None:
