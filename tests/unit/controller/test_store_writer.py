@@ -159,9 +159,10 @@ async def test_callers_beyond_one_write_hear_of_an_unexpected_exception_as_well(
     store = MemoryStore()
     store.failures = [RuntimeError("a bug")]
     store_writer = StoreWriter(store, await store.acquire("a test"), 0, LOG)
-    many = {f"n{number}": b"" for number in range(CHANGES_MAX)}
+    many: Changes = {f"n{number}": b"" for number in range(CHANGES_MAX)}
+    one: Changes = {"one": b""}
     async with asyncio.TaskGroup() as tasks:
-        asking = [tasks.create_task(refused(store_writer, RuntimeError, changes)) for changes in (many, {"one": b""})]
+        asking = [tasks.create_task(refused(store_writer, RuntimeError, changes)) for changes in (many, one)]
         await until(lambda: len(store_writer._asked) == len(asking))
         with pytest.raises(RuntimeError, match="a bug"):
             await store_writer.run()
