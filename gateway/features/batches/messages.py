@@ -20,7 +20,7 @@ _SCANNED_BYTES = 1024 * 1024
 """Bytes that are looked through at once, while no other thread runs."""
 _MENTIONS = (b"custom_id", b"\\u005", b"\\u006", b"\\u007")
 """Name that each request has, and beginnings of escaped letters."""
-_SPACIOUS = 4
+_SPACES_FACTOR = 4
 """Factor by which spaces and line breaks may lengthen a request."""
 _OTHER_MENTIONS = 10_000
 """Mentions that may be in the texts of requests."""
@@ -49,8 +49,8 @@ def request_lines(body: bytes, params_max: int) -> Iterator[bytes]:
     try:
         requests = msgspec.json.decode(body, type=_Body).requests
         for number, each in enumerate(requests):
-            if len(each.params) > _SPACIOUS * params_max:
-                raise ValueError(f"requests.{number}: its params have more than {_SPACIOUS * params_max:,} bytes")
+            if len(each.params) > _SPACES_FACTOR * params_max:
+                raise ValueError(f"requests.{number}: its params have more than {_SPACES_FACTOR * params_max:,} bytes")
             compact = Raw(msgspec.json.format(each.params, indent=-1))
             line = {"custom_id": each.custom_id, "method": "POST", "url": MESSAGES_PATH, "body": compact}
             yield msgspec.json.encode(line) + b"\n"

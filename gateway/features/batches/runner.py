@@ -317,7 +317,7 @@ class BatchRunner:
                 with suppress(FileInUse):  # a batch of another gateway reads it
                     await self._book.delete_file(file.id)
         await self._delete_old_uploads(now_s)
-        for batch in [each for each in self._book.batches.values() if each.has_ended or self._is_nobodys(each)]:
+        for batch in [each for each in self._book.batches.values() if each.has_ended or self._is_orphan(each)]:
             if batch.expires_s + keep_s <= now_s:
                 await self._book.delete_batch(batch.id)
 
@@ -395,7 +395,7 @@ class BatchRunner:
         A gateway with a folder alone ends each of its own."""
         return self._book.store.is_shared and not self._may_run(batch)
 
-    def _is_nobodys(self, batch: ClientBatch) -> bool:
+    def _is_orphan(self, batch: ClientBatch) -> bool:
         """True if a batch is barred here, and no gateway holds it."""
         return self._is_barred(batch) and self._book.may_take(batch.id)
 
