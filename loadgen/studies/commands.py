@@ -35,6 +35,8 @@ _OPTIONS = {
     "jobs": click.option("--jobs", type=click.IntRange(1), help="Run this many processes, instead of one per core."),
     "only": click.option("--only", multiple=True, metavar="EXPERIMENT",
                          help="Run only experiments that begin so, such as `fig9`; repeatable, and needs -o."),
+    "keep": click.option("--keep", type=_FOLDER_TYPE,
+                         help="Keep the files and logs of all processes in this empty or new folder."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print every cell's figures as JSON as well."),
 }  # fmt: skip
 
@@ -60,6 +62,12 @@ def refuse_over_the_whole(option: str, out: Path | None) -> None:
     """Refuse an option that makes another page than the committed one, without a place for that. Raises UsageError."""
     if out is None:
         raise click.UsageError(f"{option} makes another page than that in {FOLDER}: say with -o where to")
+
+
+def refuse_full(keep: Path | None) -> None:
+    """Refuse a folder of `--keep` that holds files. Raises UsageError."""
+    if keep is not None and keep.is_dir() and any(keep.iterdir()):
+        raise click.UsageError(f"--keep: '{keep}' is not empty, and files of several runs would be taken for one's")
 
 
 def play_chosen(

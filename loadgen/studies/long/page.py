@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from loadgen.pages.markdown import NOTHING, between
-from loadgen.report import quantile
+from loadgen.report import RequestReport, quantile
 from loadgen.studies.long import faults, playing
 from loadgen.studies.long.faults import LongFaultKind, explanation, unexplained
 from loadgen.studies.long.flatness import (
@@ -47,6 +47,8 @@ BUSY_MAX = 0.6
 """Largest share of the machine's CPU that the run may use, so that it does not measure the machine alone."""
 MACHINE_BUSY_MAX = 0.8
 """The same, of all that runs on the machine."""
+STRANGE_MAX = 12
+"""Most failures without a fault that the page tells one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def page_of(record: LongRecord, machine: Mapping[str, object], machine_busy: flo
     return render(
         "long/page.j2", record=record, machine=machine, command=command, hours=[*_hours(record)], faults=faults,
         kinds=[(kind, *_kind(kind, record)) for kind in LongFaultKind], changes=changes, playing=playing, busy=busy,
-        flat_share=FLAT_SHARE, life_min_s=_life_min_s(record), failures=_failures(record),
+        flat_share=FLAT_SHARE, life_min_s=_life_min_s(record), failures=_failures(record), strange=_strange(record),
         judged=judged, at_rest=[*_at_rest(record)], leak_kib_max=LEAK_KIB_MAX, lasts=_in_words(record.seconds),
     )  # fmt: skip
 
@@ -138,6 +140,24 @@ def _failures(record: LongRecord) -> list[str]:
         f"{count} × {'explained' if is_explained else '**not explained**'}: `{text}`"
         for (is_explained, text), count in sorted(said.items(), key=lambda each: (each[0][0], -each[1]))[:24]
     ]
+
+
+def _strange(record: LongRecord) -> list[str]:
+    """First requests that failed without a fault that explains it, each with the last fault that began before."""
+    strange = [each for each in record.records if unexplained(each, record.faults)]
+    return [
+        f"sent at {each.sent_ns / _SECOND_NS:.1f} s and failed at {each.ended_ns / _SECOND_NS:.1f} s, by a client of "
+        f"{each.client_region}; {_fault_before(each, record)}"
+        for each in sorted(strange, key=lambda each: each.sent_ns)[:STRANGE_MAX]
+    ]
+
+
+def _fault_before(failed: RequestReport, record: LongRecord) -> str:
+    begun = [each for each in record.faults if each.began_s <= failed.ended_ns / _SECOND_NS]
+    if not begun:
+        return "no fault had begun"
+    last = max(begun, key=lambda each: each.began_s)
+    return f"last fault: {last.fault.kind}: {last.fault.target}, from {last.began_s:.1f} to {last.over_s:.1f} s"
 
 
 def _changes(record: LongRecord) -> Iterator[JudgedChange]:

@@ -85,16 +85,18 @@ class LongRecord:
     """Processes that no fault kills."""
 
 
-def play_long(seconds: float, curve: Path, tell: Callable[[str], None]) -> LongRecord:
-    """Play the load for some seconds of real time, after a warm-up. Raises DemoFailure, and ConfigError if the curve
-    cannot be read."""
+def play_long(seconds: float, curve: Path, tell: Callable[[str], None], keep: Path | None = None) -> LongRecord:
+    """Play the load for some seconds of real time, after a warm-up. Files of all processes are in `keep`, if it is
+    given, and go with the run otherwise. Raises DemoFailure, and ConfigError if the curve cannot be read."""
     load, warm_up = _load(seconds, curve), _load(WARM_UP_S, curve)
     clock = Clock()
     began_ns, began_s = clock.now_ns(), _cpu_s()
 
     async def play() -> LongRecord:
-        with tempfile.TemporaryDirectory(prefix="nightside-long-") as folder:
-            scenario, where = _scenario(Path(folder)), Path(folder)
+        with tempfile.TemporaryDirectory(prefix="nightside-long-") as temporary:
+            where = Path(temporary) if keep is None else keep
+            where.mkdir(parents=True, exist_ok=True)
+            scenario = _scenario(where)
             async with asyncio.TaskGroup() as tasks, running_fleet(scenario, where, tasks) as mesh:
                 alone = _regions_of_one(scenario)
                 return await _Played(mesh, where, seconds, load, tell, regions_of_one=alone).record(warm_up)

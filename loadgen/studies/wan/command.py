@@ -9,7 +9,7 @@ import click
 from loadgen.hosts.namespaces import HostsUnavailable, check_machine
 from loadgen.hosts.services import check_programs
 from loadgen.interrupts import EXIT_INTERRUPTED
-from loadgen.studies.commands import Machine, options, refuse_over_the_whole, rounds, tell, write
+from loadgen.studies.commands import Machine, options, refuse_full, refuse_over_the_whole, rounds, tell, write
 from loadgen.studies.wan.faults import FAULTS
 from loadgen.studies.wan.page import page_of
 
@@ -21,8 +21,7 @@ from loadgen.studies.wan.page import page_of
 @click.option(
     "--only", multiple=True, metavar="FAULT", help="Play only faults that begin so; repeatable, and needs -o."
 )
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path),
-              help="Keep the files and logs of all processes in this empty or new folder.")  # fmt: skip
+@options("keep")
 def wan(context: click.Context, *, out: Path | None, rounds: int, only: tuple[str, ...], keep: Path | None) -> None:
     """Break the network between three hosts on this machine, in OUT/wan.md; needs Linux, root and half an hour.
 
@@ -34,8 +33,7 @@ def wan(context: click.Context, *, out: Path | None, rounds: int, only: tuple[st
         refuse_over_the_whole("--only", out)
     if not chosen:
         raise click.UsageError(f"no such fault; there are: {', '.join(each.name for each in FAULTS)}")
-    if keep is not None and keep.is_dir() and any(keep.iterdir()):
-        raise click.UsageError(f"--keep: '{keep}' is not empty, and files of several runs would be taken for one's")
+    refuse_full(keep)
     try:
         check_machine()
         check_programs()

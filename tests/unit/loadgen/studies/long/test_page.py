@@ -83,6 +83,9 @@ def test_failures_without_a_fault_and_faults_that_were_not_played_are_named() ->
     assert missed(strange) == ["a fault explains each failed request (1 failed, 1 without one)"]
     page = page_of(strange, MACHINE, 0.4, 2, "a command")
     assert "- 1 × **not explained**: `odd 'text'`" in page
+    assert "- sent at 90.0 s and failed at 92.0 s, by a client of us-east-1; no fault had begun" in page
+    after = page_of(replace(strange, records=[answered(250, RequestEnd.FAILED, "odd")]), MACHINE, 0.4, 2, "a command")
+    assert "by a client of us-east-1; last fault: gateway killed: gw, from 200.0 to 204.0 s" in after
     refused = replace(GOOD, records=[*GOOD.records, answered(201, RequestEnd.FAILED, "HTTP 403: residency_error")])
     assert missed(refused) == ["a fault explains each failed request (1 failed, 1 without one)"]
     assert missed(replace(GOOD, planned=2)) == ["each fault was played in its slot (1 of 2)"]
