@@ -40,7 +40,7 @@ from controller.core.events import (
     StateRestored,
 )
 from controller.core.health import GatewayHealth
-from controller.core.records import anywhere_of, areas_of
+from controller.core.records import anywhere_of, areas_of, where_sent
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.kernel.narrowing import allowed_by_all
@@ -307,14 +307,26 @@ class ControllerCore(MeshState):
         """Time at which the gateway's condition changes if no event comes first; None: it does not."""
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
             return None if self.frozen else self._silent_at_ns(gateway_id, health, heard)
-        return health.back_at_ns(self.config)
+        return self._back_at_ns(gateway_id, health)
+
+    def _back_at_ns(self, gateway_id: GatewayId, health: GatewayHealth) -> int | None:
+        """Time from which a gateway that is not up counts as up as things stand; None while it does not answer."""
+        if health.answers_since_ns is None:
+            return None
+        place = self.gateways[gateway_id].place
+        is_allowed = where_sent(place, self.effective_policy(place.region), self.config)
+        has_stand_in = any(is_allowed(each.place) for each in self.living())
+        return health.back_at_ns(self.config, has_stand_in=has_stand_in)
 
     def _look_at_gateways(self, heard: Mapping[GatewayId, int], now_ns: int) -> None:
         for gateway_id, health in self.health.items():
-            back_ns = health.back_at_ns(self.config)
-            if health.condition is Condition.UP or back_ns is None:
+            if health.condition is Condition.UP or health.answers_since_ns is None:
                 self._look_for_silence(gateway_id, health, heard, now_ns)
-            elif now_ns >= back_ns:
+        for gateway_id, health in self.health.items():
+            back_ns = None if health.condition is Condition.UP else self._back_at_ns(gateway_id, health)
+            if back_ns is None:
+                continue
+            if now_ns >= back_ns:
                 health.rise(now_ns)
                 self._tell_condition(gateway_id, "it answers")
             elif health.condition is Condition.DOWN:

@@ -441,13 +441,27 @@ class ControlWatch:
 
     def _check_return(self, gateway_id: GatewayId, seen: _Seen, clock_ns: int) -> None:
         """Check that a gateway is up only after it was watched, twice as long with each fall that is remembered. One
-        that was never gone, and is not known to have fallen before, needs no more than to answer a probe."""
+        that was never gone, and is not known to have fallen before, needs no more than to answer a probe, nor does one
+        whose region's clients no other gateway may serve meanwhile."""
         well_ns = -1 if seen.well_since_ns is None else clock_ns - seen.well_since_ns
         wait_ns = min(self._config.return_after_ns << min(seen.falls - 1, 32), self._config.return_after_max_ns)
-        if seen.falls == 1 and not seen.was_gone and seen.was_answered:
+        is_first_silence = seen.falls == 1 and not seen.was_gone
+        if seen.was_answered and (is_first_silence or not self._has_stand_in(gateway_id)):
             wait_ns = 0
         detail = f"{gateway_id}: {well_ns} of {wait_ns} ns"
-        self._expect("who returns is watched, but for one that was silent once", well_ns >= wait_ns, detail)
+        self._expect("who returns is watched, unless silent once or alone", well_ns >= wait_ns, detail)
+
+    def _has_stand_in(self, gateway_id: GatewayId) -> bool:
+        """True if a gateway lives, this one apart, to which clients of its region may be sent."""
+        own = self._mind.gateways[gateway_id].place
+        area = Area(own.region, own.jurisdiction, (), ())
+        others = [(each, seen.condition) for each, seen in self._mind.seen.items() if each != gateway_id]
+        gateways = self._mind.gateways
+        living = [
+            each for each, condition in others if condition in _LIVES
+            if condition is Condition.UP or gateways[each].is_announced
+        ]  # fmt: skip
+        return any(self._may_be_sent(area, each) for each in living)
 
     def _note_frozen(self, reason: str, clock_ns: int) -> None:
         if not reason and clock_ns - self._mind.frozen_since_ns >= self._config.freeze_max_ns:

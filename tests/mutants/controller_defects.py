@@ -291,32 +291,40 @@ def one_probe_is_enough(
 
 
 @mutant("a gateway that died is up at once", "controller.core.health:GatewayHealth.back_at_ns")
-def trusts_the_dead(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+def trusts_the_dead(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
     was_gone, health.was_gone = health.was_gone, False
-    found: int | None = original(health, config)
+    found: int | None = original(health, config, **more)
     health.was_gone = was_gone
     return found
 
 
 @mutant("a gateway that is silent again and again is up at once", "controller.core.health:GatewayHealth.back_at_ns")
-def trusts_who_flaps(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+def trusts_who_flaps(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
     falls, health.falls = health.falls, min(health.falls, 1)
-    found: int | None = original(health, config)
+    found: int | None = original(health, config, **more)
     health.falls = falls
     return found
 
 
 @mutant("a gateway that was silent is up before it answers a probe", "controller.core.health:GatewayHealth.back_at_ns")
-def trusts_who_only_connects(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+def trusts_who_only_connects(
+    original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any
+) -> int | None:
     was_answered, health.was_answered = health.was_answered, True
-    found: int | None = original(health, config)
+    found: int | None = original(health, config, **more)
     health.was_answered = was_answered
     return found
 
 
 @mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
-def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
+def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
     return health.answers_since_ns
+
+
+@mutant("who has a stand-in is up at once as well", "controller.core.health:GatewayHealth.back_at_ns")
+def returns_as_if_alone(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
+    found: int | None = original(health, config, has_stand_in=False)
+    return found
 
 
 @mutant("everything that may move moves at once", "controller.core.assignment:Assigner._step")

@@ -176,9 +176,8 @@ def failure_of(record: RequestReport) -> ClientFailure | None:
 def explanation(record: RequestReport, played: Iterable[LongFaultPlayed]) -> LongFaultPlayed | None:
     """Fault that explains the failed request: the latest that began before its end, among those that cause its kind of
     failure, struck its client's region, the one that answered or that of the gateway it was sent to, and lasted at any
-    moment of it. A name that leads nowhere is explained only where the one gateway is killed that the policy of the
-    client's region admits, and only until all is whole, which is some seconds after the name leads there again: no such
-    answer is cached."""
+    moment of it. A name that leads nowhere is explained only where the one gateway is killed or halted that the policy
+    of the client's region admits, and only until all is whole: no such answer is cached."""
     failure = failure_of(record)
     open_at = [each for each in played if each.began_s <= record.ended_ns / _SECOND_NS]
     is_explaining = _leaves_nameless if failure is ClientFailure.NAMELESS else partial(_explains, failure)
@@ -193,8 +192,8 @@ def _explains(failure: ClientFailure | None, record: RequestReport, played: Long
 
 
 def _leaves_nameless(record: RequestReport, played: LongFaultPlayed) -> bool:
-    is_killed = played.fault.kind is LongFaultKind.KILL_GATEWAY and played.is_only_one
-    return is_killed and played.region == record.client_region and record.sent_ns / _SECOND_NS <= played.over_s
+    is_silent = played.fault.kind in (LongFaultKind.KILL_GATEWAY, LongFaultKind.HALT_GATEWAY) and played.is_only_one
+    return is_silent and played.region == record.client_region and record.sent_ns / _SECOND_NS <= played.over_s
 
 
 def unexplained(record: RequestReport, played: Iterable[LongFaultPlayed]) -> bool:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from controller.core import effects, events
 from controller.core.config import ControllerConfig
-from controller.core.vocabulary import Condition, GrantRefusal
+from controller.core.vocabulary import Condition, GatewayEntry, GrantRefusal
 from gateway.core.kernel.residency import ResidencyPolicy, closed_policy, may_accept
 from gateway.core.vocabulary import GatewayId, PlaceRule, ReplicaId
 from tests.support.controller import AP, EU, MS, SECOND, US, Told, gateway, mesh, policy, replicas
@@ -300,6 +300,56 @@ class TestReturn:
         told.disconnect("eu")
         assert told.condition("eu") is Condition.DOWN
         assert told.owned_by("eu") == []
+
+    def test_one_whose_clients_may_be_sent_to_no_other_is_up_with_a_probe_however_often_it_fell(self) -> None:
+        told = self.closed_mesh()
+        for _ in range(3):
+            told.kill("eu")
+            assert self.named(told) == ()
+            told.connect("eu")
+            assert told.condition("eu") is Condition.RETURNING, "it has not answered yet"
+            told.probe("eu", healthy=True)
+            assert told.condition("eu") is Condition.UP
+            assert self.named(told) == ("eu",)
+            assert told.owned_by("eu") != []
+
+    def test_it_is_watched_again_while_another_may_serve_them(self) -> None:
+        told = self.closed_mesh(gateway("eu2", EU))
+        told.kill("eu")
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        assert told.condition("eu") is Condition.RETURNING
+        assert self.named(told) == ("eu2",)
+        told.kill("eu2")
+        told.tell(events.ControllerTimePassed())
+        assert told.condition("eu") is Condition.UP, "the other has gone"
+        assert self.named(told) == ("eu",)
+
+    def test_it_needs_no_wait_either_where_no_gateway_lives(self) -> None:
+        told = Told()
+        told.register([gateway("eu", EU)], replicas("eu", 1))
+        told.connect("eu")
+        told.kill("eu")
+        assert told.condition("eu") is Condition.DOWN
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        assert told.condition("eu") is Condition.UP
+
+    @staticmethod
+    def closed_mesh(*more: GatewayEntry) -> Told:
+        """A mesh whose EU is closed, with one gateway there and these."""
+        told = Told(ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction})))
+        gateways = [gateway("us", US), gateway("eu", EU), gateway("ap", AP), *more]
+        told.register(gateways, [each for entry in gateways for each in replicas(entry.gateway_id, 4)])
+        told.connect(*(each.gateway_id for each in gateways))
+        return told
+
+    @staticmethod
+    def named(told: Told) -> tuple[str, ...]:
+        """Gateways that the name leads the EU's clients to."""
+        tree = told.last(effects.PublishRecords).tree
+        (area,) = [each for each in tree.areas if each.region == EU.region]
+        return area.gateways
 
 
 class TestFrozen:

@@ -116,8 +116,11 @@ def test_each_kind_of_fault_explains_its_kinds_of_failure(detail: str, explainin
     assert {each for each in LongFaultKind if not unexplained(failed(51.0, 52.0, detail), [played(each)])} == explaining
 
 
+_SILENCING = (LongFaultKind.KILL_GATEWAY, LongFaultKind.HALT_GATEWAY)
+
+
 class TestNamesThatLeadNowhere:
-    """Clients of a region whose only gateway is killed have no other that they may be led to."""
+    """Clients of a region whose only gateway is killed or halted have no other that they may be led to."""
 
     NAMELESS = failed(
         51.0, 52.0, "ClientConnectorDNSError: Cannot connect to host x:1 ssl:default [x leads nowhere for clients]"
@@ -126,6 +129,8 @@ class TestNamesThatLeadNowhere:
 
     def test_they_are_explained_while_it_is_away(self) -> None:
         assert explanation(self.NAMELESS, [self.KILLED]) == self.KILLED
+        halted = replace(played(LongFaultKind.HALT_GATEWAY), is_only_one=True)
+        assert explanation(self.NAMELESS, [halted]) == halted
         last = replace(self.NAMELESS, sent_ns=round(self.KILLED.over_s * 1e9), ended_ns=round(70e9))
         assert explanation(last, [self.KILLED]) == self.KILLED
 
@@ -142,7 +147,7 @@ class TestNamesThatLeadNowhere:
         assert unexplained(self.NAMELESS, [elsewhere])
         assert unexplained(replace(self.NAMELESS, served_by=RegionName("r2")), [elsewhere])
 
-    @pytest.mark.parametrize("kind", [each for each in LongFaultKind if each is not LongFaultKind.KILL_GATEWAY])
+    @pytest.mark.parametrize("kind", [each for each in LongFaultKind if each not in _SILENCING])
     def test_not_by_any_other_fault(self, kind: LongFaultKind) -> None:
         assert unexplained(self.NAMELESS, [replace(played(kind), is_only_one=True)])
 
