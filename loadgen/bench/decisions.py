@@ -27,13 +27,9 @@ _POLICIES = (PlacementPolicy.PREFIX, PlacementPolicy.COST)
 _REPLICAS = (2, 16, 128)
 _RECORDED = (0, 5)
 """Values of `considered_max`: none, and the default."""
-_PEERS = tuple(
-    vocabulary.PeerSpec(
-        vocabulary.GatewayId(f"gw-{region}"),
-        vocabulary.Place(vocabulary.RegionName(region), vocabulary.Jurisdiction("AA")),
-    )
-    for region in ("eu-west-1", "ap-northeast-1")
-)
+_PEERS, _MANY_PEERS = 2, 50
+_OF_MANY_PEERS = 16
+"""Replicas beside many peers."""
 _REQUESTS = 1_000
 _ROUNDS = 7
 _RUNNING = 4
@@ -44,12 +40,16 @@ def run() -> Mapping[str, object]:
     """Medians of several rounds, each of every kind in turn, on cores that have been warmed up."""
     kinds = list(product(_POLICIES, _REPLICAS, _RECORDED))
     cores = {kind: _Bench(*kind) for kind in kinds}
+    beside_many = _Bench(PlacementPolicy.COST, _OF_MANY_PEERS, _RECORDED[-1], peers=_MANY_PEERS)
+    beside_many.round()
     rounds: dict[tuple[PlacementPolicy, int, int], list[float]] = {kind: [] for kind in kinds}
+    many_rounds = []
     for bench in cores.values():
         bench.round()
     for _ in range(_ROUNDS):
         for kind, bench in cores.items():
             rounds[kind].append(bench.round())
+        many_rounds.append(beside_many.round())
     cost = {kind: median(each) for kind, each in rounds.items()}
     few, *_, many = _REPLICAS
     recorded = _RECORDED[-1]
@@ -60,6 +60,8 @@ def run() -> Mapping[str, object]:
     for policy in _POLICIES:
         ratio = cost[policy, many, recorded] / cost[policy, few, recorded]
         figures[f"{policy}_ratio_{many}_to_{few}_replicas"] = round(ratio, 2)
+    alike = cost[PlacementPolicy.COST, _OF_MANY_PEERS, recorded]
+    figures[f"{PlacementPolicy.COST}_ratio_{_MANY_PEERS}_to_{_PEERS}_peers"] = round(median(many_rounds) / alike, 2)
     dearer = cost[_POLICIES[1], many, recorded] / cost[_POLICIES[0], many, recorded]
     return figures | {f"ratio_{_POLICIES[1]}_to_{_POLICIES[0]}": round(dearer, 2)}
 
@@ -68,7 +70,8 @@ class _Bench:
     """One core under a steady load without queueing: prefills end at once, and each new request follows the end of
     one."""
 
-    def __init__(self, policy: PlacementPolicy, replicas: int, recorded: int) -> None:
+    def __init__(self, policy: PlacementPolicy, replicas: int, recorded: int, *, peers: int = _PEERS) -> None:
+        self._peers = [_peer(number) for number in range(peers)]
         self._rng = random.Random(7)
         self._replicas = [vocabulary.ReplicaId(f"r{number}") for number in range(replicas)]
         self._chains = [conversation(number) for number in range(CONVERSATIONS // 10)]
@@ -80,7 +83,7 @@ class _Bench:
         placement = PlacementConfig(policy=policy, considered_max=recorded)
         self._tell(events.ConfigApplied(CoreConfig(placement)))
         self._tell(events.PolicyApplied(ResidencyPolicy(PLACE, everywhere, everywhere, digest="bench")))
-        self._tell(events.AssignmentApplied(1, specs, _PEERS))
+        self._tell(events.AssignmentApplied(1, specs, tuple(self._peers)))
         self._observe()
         for _ in range(_RUNNING * replicas):
             self._ask()
@@ -123,7 +126,7 @@ class _Bench:
         )
         self._tell(events.ReplicasObserved(tuple(seen)))
         self._heard += 1
-        self._tell(events.PeersObserved(tuple(map(self._heartbeat, _PEERS))))
+        self._tell(events.PeersObserved(tuple(map(self._heartbeat, self._peers))))
 
     def _heartbeat(self, peer: vocabulary.PeerSpec) -> vocabulary.PeerObservation:
         count = len(self._replicas)
@@ -137,3 +140,8 @@ class _Bench:
     def _tell(self, event: Event) -> list[Effect]:
         self._now_ns += 1_000
         return self._core.handle(event, self._now_ns)
+
+
+def _peer(number: int) -> vocabulary.PeerSpec:
+    place = vocabulary.Place(vocabulary.RegionName(f"region-{number}"), vocabulary.Jurisdiction("AA"))
+    return vocabulary.PeerSpec(vocabulary.GatewayId(f"gw-{number}"), place)

@@ -10,6 +10,7 @@ replicas with the longest match and the few least loaded, never all of them.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from gateway.core.kernel.bits import slots_of
@@ -146,7 +147,7 @@ class CostPolicy(Policy):
         slot, blocks, cost_ns = self._cheapest_replica(profile, offer)
         peers = offer.siblings | offer.remotes
         if peers:
-            peer, known, peer_cost_ns = self._cheapest_peer(profile, peers)
+            peer, known, peer_cost_ns = self._cheapest_peer(profile, peers, cost_ns if slot >= 0 else inf)
             if peer < 0 and not self.fleet.answers_here(profile.model):  # no own replica to wait for instead
                 peer, known, peer_cost_ns = self._cheapest_peer(profile, peers, must_fit=False)
             if peer >= 0 and (slot < 0 or peer_cost_ns < cost_ns):
@@ -375,10 +376,17 @@ class CostPolicy(Policy):
 
     # Peers
 
-    def _cheapest_peer(self, profile: RequestProfile, mask: int, *, must_fit: bool = True) -> tuple[int, int, float]:
+    def _cheapest_peer(
+        self, profile: RequestProfile, mask: int, cost_max_ns: float = inf, *, must_fit: bool = True
+    ) -> tuple[int, int, float]:
+        """Return the slot (−1: no peer costs less than `cost_max_ns`), the blocks of the prompt that it has, and its
+        cost. A peer whose round trip alone costs as much is passed over, without a look at its load and caches."""
         fleet = self.fleet
+        least_way = _DISTANCE_WEIGHT * self._least_ways(profile) * self._delay_weight
         best, best_blocks, best_key = -1, 0, (0.0, 0)
         for slot in slots_of(mask):
+            if least_way * fleet.peer_rtt_ns(slot) >= cost_max_ns:
+                continue
             blocks = fleet.match_peers(profile, 1 << slot).blocks
             if must_fit and not self._fits_there(profile, slot, blocks):
                 continue
@@ -388,6 +396,11 @@ class CostPolicy(Policy):
             if best < 0 or key < best_key:
                 best, best_blocks, best_key = slot, blocks, key
         return best, best_blocks, best_key[0]
+
+    def _least_ways(self, profile: RequestProfile) -> float:
+        """Smallest number of ways that `_distance_ns` counts at any peer."""
+        may_be_crowded = not self._full_share and self._load_here > _CROWDED * _CROWDED_BY
+        return _CROWDED_WAYS if may_be_crowded else self._ways(profile)
 
     def _fits_there(self, profile: RequestProfile, slot: int, blocks: int) -> bool:
         """Return true if the peer has room in its cache, does not report it, or has most of the prompt; otherwise the
@@ -427,11 +440,13 @@ class CostPolicy(Policy):
         full caches is prefilled again, at the expense of others'."""
         if not self._full_share and self._load_here > _CROWDED * (_CROWDED_BY + load):
             ways = _CROWDED_WAYS
-        elif profile.hints.ends_session:
-            ways = 1.0
         else:
-            ways = 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
+            ways = self._ways(profile)
         return _DISTANCE_WEIGHT * ways * self._delay_weight * self.fleet.peer_rtt_ns(slot)
+
+    def _ways(self, profile: RequestProfile) -> float:
+        """Requests that take the way to a peer: this one and those expected to follow it in its session."""
+        return 1.0 if profile.hints.ends_session else 1 + min(_WAYS_MORE_MAX, self._caches.follow_ups())
 
     # Events
 

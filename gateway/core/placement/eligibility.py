@@ -142,19 +142,19 @@ class Eligibility:
     def available_siblings(self, request_class: RequestClass) -> int:
         if not self._sibling_mask or not request_class.may_stay_in_region:
             return 0
-        return self._available_peers(request_class) & self._sibling_mask
+        return self.available_peers(request_class) & self._sibling_mask
 
     def available_remotes(self, request_class: RequestClass) -> int:
         if not self._peers.usable or not self._may_overflow(request_class):
             return 0
-        return self._available_peers(request_class) & ~self._sibling_mask
+        return self.available_peers(request_class) & ~self._sibling_mask
 
     def shadow_remotes(self, request_class: RequestClass) -> int:
         """Peers that a request might be forwarded to if overflow were on instead of in shadow mode."""
         may_go = request_class.may_cross_regions and request_class.pinned is None
         if not may_go or self._mode_of(request_class) is not OverflowMode.SHADOW:
             return 0
-        return self._available_peers(request_class) & ~self._sibling_mask
+        return self.available_peers(request_class) & ~self._sibling_mask
 
     # Reachability
 
@@ -305,7 +305,8 @@ class Eligibility:
         )
         return mask & self._replicas.appending if wanted.appends else mask
 
-    def _available_peers(self, request_class: RequestClass) -> int:
+    def available_peers(self, request_class: RequestClass) -> int:
+        """Peers that can take one more request of the class, whether or not it may leave this gateway."""
         targets = self._targets_of(request_class)
         if targets.peers_version != self._peers.version:
             targets.peers_version = self._peers.version

@@ -6,7 +6,9 @@ Targets are slots in masks. The view answers questions; the only state it change
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
 
 from gateway.core.kernel.bits import select_slot, slots_of
 from gateway.core.kernel.config import PlacementConfig
@@ -24,6 +26,17 @@ ExactMatch = Callable[[RequestProfile, int], Match]
 is."""
 ToldMatch = Callable[[RequestProfile, int], int]
 """Finds how many of a prompt's first blocks the target in a slot says it holds."""
+
+
+class PeerLoad(Struct, frozen=True):
+    """Sums over a peer's capacities for one model."""
+
+    replicas: int
+    load: int
+    net_load: int
+    """Load without requests that yield."""
+    backlog_bytes: int
+    free_tokens: int | None
 
 
 class Fleet:
@@ -56,6 +69,8 @@ class Fleet:
         exact matches."""
         self.told_match: ToldMatch | None = None
         """Set by a feature that hears from peers what their replicas hold."""
+        self._loads: dict[int, tuple[Sequence[ModelCapacity], dict[ModelName, PeerLoad]]] = {}
+        """Sums over each peer's capacities, by slot and model, with the capacities that they are of."""
         self.empty_indexes(config)
 
     def empty_indexes(self, config: PlacementConfig) -> None:
@@ -143,13 +158,23 @@ class Fleet:
     def peer_load_per_replica(self, slot: int, model: ModelName, *, counts_yielding: bool = False) -> float:
         """Mean number of requests on each of the peer's replicas for the model, plus forwards that its heartbeat does
         not count; for a request that goes first, without those that yield to it, unless `counts_yielding`."""
-        state = self._peers.at(slot)
-        replicas = load = 0
-        for capacity in self.served_by(slot, model):
-            replicas += capacity.replicas
-            is_net = self.goes_first and not counts_yielding
-            load += max(0, capacity.load - capacity.yielding) if is_net else capacity.load
-        return (load + len(state.unreflected)) / max(1, replicas)
+        told = self._load_told(slot, model)
+        load = told.net_load if self.goes_first and not counts_yielding else told.load
+        return (load + len(self._peers.at(slot).unreflected)) / max(1, told.replicas)
+
+    def _load_told(self, slot: int, model: ModelName) -> PeerLoad:
+        """Sums over the peer's capacities that the request being placed would run on. They are computed once for each
+        heartbeat, unless pools are chosen by the request."""
+        if self.fit is not None:
+            return _summed(self.served_by(slot, model))
+        served = self._peers.at(slot).served
+        known = self._loads.get(slot)
+        if known is None or known[0] is not served:
+            known = self._loads[slot] = served, {}
+        of_models = known[1]
+        if model not in of_models:
+            of_models[model] = _summed(self.served_by(slot, model))
+        return of_models[model]
 
     def total_load(self, mask: int) -> int:
         """Requests on all replicas of the mask together; for a request that goes first, without those that yield to it.
@@ -159,7 +184,7 @@ class Fleet:
         return self._replicas.total_load(mask)
 
     def peer_replicas(self, slot: int, model: ModelName) -> int:
-        return sum([each.replicas for each in self.served_by(slot, model)])
+        return self._load_told(slot, model).replicas
 
     def least_peer_load(self, mask: int, model: ModelName) -> float:
         """Lowest load per replica among the peers of a mask; 0 for an empty mask."""
@@ -168,9 +193,8 @@ class Fleet:
     def peer_backlog(self, slot: int, model: ModelName) -> int:
         """Bytes of prompt ahead in the peer's least busy replica by its last heartbeat, plus those of forwards
         since."""
-        state = self._peers.at(slot)
-        told = min([each.backlog_bytes for each in self.served_by(slot, model)], default=0)
-        return told + sum(state.prefilling.get(key, 0) for key in state.unreflected)
+        state, told = self._peers.at(slot), self._load_told(slot, model).backlog_bytes
+        return told + sum([state.prefilling.get(key, 0) for key in state.unreflected]) if state.unreflected else told
 
     def peer_wait_ns(self, slot: int, model: ModelName, *, appends: bool = False) -> float:
         """Nanoseconds that one more request waits at the peer for a slot, by its last heartbeat; 0 if one is free.
@@ -179,8 +203,7 @@ class Fleet:
 
     def peer_free_tokens(self, slot: int, model: ModelName) -> int | None:
         """Largest free KV cache among the peer's replicas, in tokens; None: not reported."""
-        told = [each.free_tokens for each in self.served_by(slot, model) if each.free_tokens is not None]
-        return max(told, default=None)
+        return self._load_told(slot, model).free_tokens
 
     def peer_region(self, slot: int) -> RegionName:
         """Region of the peer; some of its replicas may stand elsewhere."""
@@ -231,3 +254,14 @@ class Fleet:
 
     def any_of(self, mask: int) -> int:
         return select_slot(mask, self.rng.randrange(mask.bit_count()))
+
+
+def _summed(capacities: Sequence[ModelCapacity]) -> PeerLoad:
+    free_tokens = [each.free_tokens for each in capacities if each.free_tokens is not None]
+    return PeerLoad(
+        replicas=sum([each.replicas for each in capacities]),
+        load=sum([each.load for each in capacities]),
+        net_load=sum([max(0, each.load - each.yielding) for each in capacities]),
+        backlog_bytes=min([each.backlog_bytes for each in capacities], default=0),
+        free_tokens=max(free_tokens, default=None),
+    )

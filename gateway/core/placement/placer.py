@@ -475,7 +475,8 @@ class Placer:
         else:
             peers.insert(0, self._peers.at(chosen.slot))
         here = [self._replica_candidate(request, state, choice) for state in replicas]
-        there = [self._peer_candidate(request, state, choice) for state in peers]
+        available = self.eligibility.available_peers(request.request_class) if peers else 0
+        there = [self._peer_candidate(request, state, choice, available) for state in peers]
         if is_replica:
             return (*here, *there, *closed)
         return (there[0], *here, *there[1:], *closed)
@@ -501,12 +502,16 @@ class Placer:
             costs = self.engines.on_record(request.profile, state.slot, costs)
         return Candidate(state.target, standing, matched, state.load, 0, costs)
 
-    def _peer_candidate(self, request: RequestState, state: PeerState, choice: Choice | None) -> Candidate:
+    def _peer_candidate(
+        self, request: RequestState, state: PeerState, choice: Choice | None, available: int
+    ) -> Candidate:
         request_class, slot = request.request_class, state.slot
-        failed = request_class.failed_peers >> slot & 1
-        standing = self._peers.standing_of(state, request_class)
+        if request_class.failed_peers >> slot & 1:
+            standing = Standing.FAILED_BEFORE
+        else:
+            is_available = available >> slot & 1
+            standing = Standing.AVAILABLE if is_available else self._peers.standing_of(state, request_class)
         load = self._fleet.peer_load(slot, request_class.model)
-        standing = Standing.FAILED_BEFORE if failed else standing
         weighed = None if choice is None else _weighed_at(choice.peers, slot)
         if weighed is not None:
             matched, costs = weighed.blocks, weighed.costs()

@@ -567,6 +567,37 @@ class TestAtAnotherGateway:
             taken.append((choice.is_peer, choice.reason))
         assert taken == [(False, PlacementReason.LOCAL_EXPLORE), (True, PlacementReason.REMOTE_NEAREST)]
 
+    def test_one_whose_way_alone_costs_as_much_is_passed_over_and_would_never_be_taken(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rng, passed_over, crowded = random.Random(3), 0, 0
+        for number in range(400):
+            told = Told(abroad=True)
+            for slot in range(2):
+                told.load(slot, running=rng.randrange(rng.choice((3, 30))))
+            told.hear(rtt_ms=rng.randrange(300), load=rng.randrange(30), backlog_bytes=rng.choice((0, 5_000)))
+            asked = replace(prompt("a", rng.choice((40, 400, 2_000))), hints=Hints(ends_session=bool(number % 2)))
+            offer = Offer(0b11, remotes=1)
+            choice = told.weigh(asked, offer)
+            assert choice is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(CostPolicy, "_least_ways", lambda *_: 0.0)
+                other = told.weigh(asked, offer)
+            assert other is not None
+            assert (choice.is_peer, choice.slot) == (other.is_peer, other.slot)
+            passed_over += len(other.peers) - len(choice.peers)
+            crowded += told.policy._least_ways(asked) < 1
+        assert passed_over > 100
+        assert crowded > 100
+
+    def test_each_heartbeat_counts_at_once(self) -> None:
+        told = Told(abroad=True)
+        for load in (2, 5, 5):
+            told.hear(load=load, replicas=2, free_tokens=load, backlog_bytes=7 * load)
+            assert told.fleet.peer_load_per_replica(0, MODEL) == load / 2
+            assert told.fleet.peer_backlog(0, MODEL) == 7 * load
+            assert told.fleet.peer_free_tokens(0, MODEL) == load
+
     def test_a_gateway_of_the_region_is_told_from_one_of_another(self) -> None:
         told = Told(abroad=True)
         told.hear()
