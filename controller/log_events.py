@@ -79,7 +79,8 @@ CONTROLLER = (
         "gateway_returning",
         ("info",),
         ("gateway", "reason"),
-        "A gateway answers again after it was down, and is watched before it gets its replicas back.",
+        "A gateway answers again after it was down. It is watched before it gets more than its own clients and "
+        "replicas, and these only where no other gateway may serve its clients.",
     ),
     LogEvent(
         "gateway_stream_replaced",

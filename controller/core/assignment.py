@@ -14,7 +14,7 @@ from math import ceil
 from msgspec import Struct
 
 from controller.core.adoption import Adopters, Requirements, adopters_of, least_burdened
-from controller.core.state import HOLDS, MeshState
+from controller.core.state import MeshState
 from controller.core.vocabulary import Condition, GatewayEntry, ReplicaEntry
 from gateway.core.vocabulary import GatewayId, ReplicaId
 
@@ -95,7 +95,7 @@ class Assigner:
         keeps = {
             home
             for home, entry in self._mesh.gateways.items()
-            if not entry.is_drained and (frozen or self._mesh.health[home].condition in HOLDS)
+            if not entry.is_drained and (frozen or self._mesh.holds(home))
         }
         moved = {
             replica.home
@@ -197,12 +197,11 @@ class _Search:
         """Return whether the owner may keep a unit: the policy of the home's region still allows it, and the mesh is
         frozen, or the owner is not known to be down and has not left the unit out. Abilities are asked of a new owner
         only: a gateway of an earlier version announces none, and serves what it has."""
-        health = self._mesh.health.get(owner)
-        if health is None or not self._is_allowed(required.home, owner):
+        if owner not in self._mesh.health or not self._is_allowed(required.home, owner):
             return False
         if self._mesh.frozen:
             return True
-        return health.condition in HOLDS and not required.is_refused_by(owner)
+        return self._mesh.holds(owner) and not required.is_refused_by(owner)
 
     def adopters(self, required: Requirements) -> Adopters:
         if required not in self._adopters:
@@ -218,7 +217,7 @@ class _Search:
         pinned = replica.pinned_to
         if pinned is not None and pinned in self._taking and self._may_have(pinned, required, owner):
             return pinned
-        if replica.home in self._taking:
+        if replica.home in self._taking or replica.home in self._mesh.alone:
             return replica.home
         home = self._mesh.health.get(replica.home)
         is_unknown = home is not None and home.condition is Condition.UNKNOWN

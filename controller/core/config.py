@@ -22,9 +22,8 @@ class ControllerConfig(Struct, frozen=True):
     """Time after the start of the controller, or the registration of a gateway, in which a gateway not heard from is
     not declared down, unless most other gateways have heard it and do so no more."""
     return_after_ns: int = 5 * _SECOND_NS
-    """Time for which a gateway that was down has to answer probes before it counts as up again. One probe is enough for
-    a gateway that refused none meanwhile and is down for the first time since it was steady, and for one whose region's
-    clients may be sent to no other gateway."""
+    """Time for which a gateway that was down has to answer probes before it counts as up again. One that refused
+    no probe meanwhile and is down for the first time since it was steady needs to answer one probe."""
     return_after_max_ns: int = 300 * _SECOND_NS
     """Longest value of `return_after`, which doubles each time a gateway goes down again before `steady_after`."""
     steady_after_ns: int = 600 * _SECOND_NS

@@ -40,7 +40,7 @@ from controller.core.events import (
     StateRestored,
 )
 from controller.core.health import GatewayHealth
-from controller.core.records import anywhere_of, areas_of, where_sent
+from controller.core.records import anywhere_of, areas_of
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.kernel.narrowing import allowed_by_all
@@ -104,10 +104,12 @@ class ControllerCore(MeshState):
         step_ns = self._assigner.next_step_ns()
         if not self._is_settled or (step_ns is not None and now_ns >= step_ns):
             self._is_settled = True
+            areas = self._areas()
+            self.alone = self._returning_among(areas)
             self._assign(now_ns)
-            self._publish()
+            self._publish(areas)
         elif self._has_new_distance:
-            self._publish()
+            self._publish(self._areas())
         return self._effects
 
     def next_wakeup_ns(self) -> int | None:
@@ -142,6 +144,8 @@ class ControllerCore(MeshState):
                     health.disconnect(event.detail, now_ns)
             case GatewayProbed():
                 if (health := self.health.get(event.gateway_id)) is not None:
+                    is_first_answer = event.healthy and not health.was_answered
+                    self._is_settled &= not (is_first_answer and health.condition is Condition.RETURNING)
                     health.probe(event.healthy, event.detail, now_ns, was_refused=event.was_refused)
             case PeersHeard():
                 self._peers_heard(event, now_ns)
@@ -307,26 +311,14 @@ class ControllerCore(MeshState):
         """Time at which the gateway's condition changes if no event comes first; None: it does not."""
         if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
             return None if self.frozen else self._silent_at_ns(gateway_id, health, heard)
-        return self._back_at_ns(gateway_id, health)
-
-    def _back_at_ns(self, gateway_id: GatewayId, health: GatewayHealth) -> int | None:
-        """Time from which a gateway that is not up counts as up as things stand; None while it does not answer."""
-        if health.answers_since_ns is None:
-            return None
-        place = self.gateways[gateway_id].place
-        is_allowed = where_sent(place, self.effective_policy(place.region), self.config)
-        has_stand_in = any(is_allowed(each.place) for each in self.living())
-        return health.back_at_ns(self.config, has_stand_in=has_stand_in)
+        return health.back_at_ns(self.config)
 
     def _look_at_gateways(self, heard: Mapping[GatewayId, int], now_ns: int) -> None:
         for gateway_id, health in self.health.items():
-            if health.condition is Condition.UP or health.answers_since_ns is None:
+            back_ns = health.back_at_ns(self.config)
+            if health.condition is Condition.UP or back_ns is None:
                 self._look_for_silence(gateway_id, health, heard, now_ns)
-        for gateway_id, health in self.health.items():
-            back_ns = None if health.condition is Condition.UP else self._back_at_ns(gateway_id, health)
-            if back_ns is None:
-                continue
-            if now_ns >= back_ns:
+            elif now_ns >= back_ns:
                 health.rise(now_ns)
                 self._tell_condition(gateway_id, "it answers")
             elif health.condition is Condition.DOWN:
@@ -438,21 +430,40 @@ class ControllerCore(MeshState):
 
     # DNS records
 
-    def _publish(self) -> None:
+    def _areas(self) -> tuple[Area, ...]:
+        """Areas of the records as things stand."""
+        returning = [
+            entry
+            for gateway_id, entry in self.gateways.items()
+            if (health := self.health[gateway_id]).condition is Condition.RETURNING
+            if health.was_answered or gateway_id in self.alone
+        ]
+        return areas_of(
+            self.gateways.values(),
+            self.living(),
+            self.effective_policy,
+            self.geography,
+            self.config,
+            returning=returning,
+            last_further=self._further,
+        )
+
+    def _returning_among(self, areas: tuple[Area, ...]) -> frozenset[GatewayId]:
+        """Gateways named in the areas that return; a drained one is not given its replicas."""
+        named = {each for area in areas for each in area.gateways}
+        return frozenset(
+            each
+            for each in named
+            if self.health[each].condition is Condition.RETURNING and not self.gateways[each].is_drained
+        )
+
+    def _publish(self, areas: tuple[Area, ...]) -> None:
         """Publish the records if they changed. With no gateway living the last records stay: no empty answer is
         published."""
         self._has_new_distance = False
         living = self.living()
         if not living:
             return
-        areas = areas_of(
-            self.gateways.values(),
-            living,
-            self.effective_policy,
-            self.geography,
-            self.config,
-            last_further=self._further,
-        )
         self._further = {
             each.region: {self.gateways[name].place.region for name in each.gateways} for each in areas if each.further
         }

@@ -91,6 +91,7 @@ class GatewayHealth:
             self.connected = False
             self.lost_ns = now_ns
         self.detail = detail
+        self.was_answered = False  # another process may come back
         self.answers_since_ns = None
 
     def probe(self, healthy: bool, detail: str, now_ns: int, *, was_refused: bool = False) -> None:
@@ -147,15 +148,14 @@ class GatewayHealth:
                 silent_ns = max(silent_ns, told_ns + _REPORTLESS_NS if may_still_hear else quiet_ns)
         return silent_ns
 
-    def back_at_ns(self, config: ControllerConfig, *, has_stand_in: bool = True) -> int | None:
-        """Time from which the gateway counts as up again as things stand; None while it does not answer. It is up as
-        soon as its stream is open and it has answered a probe where it was merely silent, for the first time, and has
-        most likely served its clients all along, and where no stand-in serves its region's clients meanwhile."""
+    def back_at_ns(self, config: ControllerConfig) -> int | None:
+        """Time from which the gateway counts as up again as things stand; None while it does not answer. One that was
+        merely silent, for the first time, has most likely served its clients all along: it is up as soon as its stream
+        is open and it has answered a probe."""
         if self.answers_since_ns is None:
             return None
         is_first_silence = self.falls == 1 and not self.was_gone
-        is_at_once = self.was_answered and (is_first_silence or not has_stand_in)
-        if self.condition is Condition.UNKNOWN or is_at_once:
+        if self.condition is Condition.UNKNOWN or (is_first_silence and self.was_answered):
             return self.answers_since_ns
         wait_ns = min(config.return_after_ns << max(0, self.falls - 1), config.return_after_max_ns)
         return self.answers_since_ns + wait_ns

@@ -8,6 +8,7 @@ jurisdiction out of it, nor to a region where its own region's policy forbids th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 
@@ -48,11 +49,13 @@ def areas_of(
     geography: Geography,
     config: ControllerConfig,
     *,
+    returning: Collection[GatewayEntry] = (),
     last_further: LastFurther = MappingProxyType({}),
 ) -> tuple[Area, ...]:
     """Return one area for each region that has a gateway, living or not.
 
-    A drained gateway is named only where no other may be. A region's own gateways are its nearest. The nearest come
+    A drained gateway is named only where no other may be, and one of `returning`, which answer and are not up yet, only
+    in its own region and where no other has an address. A region's own gateways are its nearest. The nearest come
     first, then one of each further region.
     """
     every_gateway = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
@@ -65,17 +68,20 @@ def areas_of(
     areas = []
     for _, standing_for in sorted(regions.items()):
         policy = policy_of(standing_for.place.region)
-        is_allowed = where_sent(standing_for.place, policy, config)
+        rule = None if policy is None else processing_rule(policy, _EVERYONE_ELSE)
+        may_be_sent = partial(_may_be_sent, standing_for.place, rule=rule, config=config)
         own = by_region.get(standing_for.place.region, ())
-        chosen = [each for each in own if not each.is_drained and is_allowed(each.place)]
+        chosen = [each for each in own if not each.is_drained and may_be_sent(each.place)]
         if not chosen:
-            allowed = [each for each in there if is_allowed(each.place)]
+            allowed = [each for each in there if may_be_sent(each.place)]
             undrained = [each for each in allowed if not each.is_drained]
             chosen = _nearest(standing_for, undrained or allowed, geography)
+        if not addresses_of(chosen):
+            chosen = [each for each in returning if each.place == standing_for.place] or chosen
         chosen = sorted(chosen, key=_by_name)
         further: dict[GatewayEntry, tuple[str, ...]] = {}
         if chosen and policy is not None and config.further_gateways:
-            may_be_named = [each for each in there if not each.is_drained and is_allowed(each.place)]
+            may_be_named = [each for each in there if not each.is_drained and may_be_sent(each.place)]
             further = dict(islice(_further(standing_for, chosen, may_be_named, mesh), config.further_gateways))
         areas.append(_area(standing_for, chosen, further, policy, config))
     return tuple(areas)
@@ -176,20 +182,14 @@ def addresses_of(gateways: Iterable[GatewayEntry]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(address for each in gateways for address in each.addresses))
 
 
-def where_sent(client: Place, policy: ResidencyPolicy | None, config: ControllerConfig) -> Callable[[Place], bool]:
-    """Return whether clients of one place may be sent to another, as a function of the other. A region's own gateways
-    are always allowed; others as the closed jurisdictions and the region's policy say."""
-    rule = None if policy is None else processing_rule(policy, _EVERYONE_ELSE)
-    is_closed = client.jurisdiction in config.closed_jurisdictions
-
-    def is_allowed(to: Place) -> bool:
-        if to == client:
-            return True
-        if is_closed and to.jurisdiction != client.jurisdiction:
-            return False
-        return rule is not None and rule.allows(to)
-
-    return is_allowed
+def _may_be_sent(client: Place, to: Place, rule: PlaceRule | None, config: ControllerConfig) -> bool:
+    """Return whether clients of one place may be sent to another. A region's own gateways are always allowed; others as
+    the closed jurisdictions and the policy's rule say."""
+    if to == client:
+        return True
+    if client.jurisdiction in config.closed_jurisdictions and to.jurisdiction != client.jurisdiction:
+        return False
+    return rule is not None and rule.allows(to)
 
 
 def _nearest(client: GatewayEntry, allowed: Iterable[GatewayEntry], geography: Geography) -> list[GatewayEntry]:

@@ -39,6 +39,9 @@ class MeshState:
         """Granted replicas that gateways report as left out and are not offered again for a while, by gateway. A
         gateway's own replicas are never among them."""
         self.geography = Geography()
+        self.alone: frozenset[GatewayId] = frozenset()
+        """Gateways that return and are all that clients of their region have: while they are observed, they are named
+        to these clients and have their own replicas, and nothing else."""
         self.frozen = ""
         """Reason why failover and reassignment are suspended; empty while they are not."""
 
@@ -67,6 +70,10 @@ class MeshState:
     def _lives(self, entry: GatewayEntry) -> bool:
         condition = self.health[entry.gateway_id].condition
         return condition is Condition.UP or (condition is Condition.UNKNOWN and entry.is_announced)
+
+    def holds(self, gateway_id: GatewayId) -> bool:
+        """True if the gateway keeps its replicas."""
+        return self.health[gateway_id].condition in HOLDS or gateway_id in self.alone
 
     def takers(self) -> list[GatewayEntry]:
         """Gateways that may be given replicas: up and not drained; never one not heard from yet."""

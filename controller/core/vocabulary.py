@@ -70,7 +70,7 @@ class Condition(Word):
     DOWN = "down"
     RETURNING = "returning"
     """Gateway whose stream is open again after it was down; it is watched for a while before it gets replicas back,
-    unless it was merely silent, for the first time, and answers a probe."""
+    unless it was merely silent, for the first time, and answers a probe, or is all that its region's clients have."""
 
 
 class HeardPeer(Struct, frozen=True):

@@ -68,6 +68,8 @@ class _Seen:
     failures: int = 0
     was_answered: bool = False
     """True if it answered the last probe."""
+    is_back: bool = False
+    """True if it has answered a probe since it returns, and is not up yet."""
     was_refused: bool = False
     is_gone: bool = False
     """True if its host refused probes and most connected peers lost it too; until it is heard from again."""
@@ -81,6 +83,11 @@ class _Seen:
     lost_ns: int | None = None
     """Time at which its stream was lost; None while it is open, or if there never was one."""
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
+
+    def disconnect(self, clock_ns: int) -> None:
+        """Note that its stream has ended."""
+        self.is_connected = self.was_answered = False
+        self.well_since_ns, self.lost_ns = None, clock_ns
 
 
 @dataclass(slots=True)
@@ -354,6 +361,7 @@ class ControlWatch:
         self._take_in(event, clock_ns)
         for seen in self._mind.seen.values():
             seen.is_gone = not seen.is_connected and (seen.is_gone or self._is_gone(seen))
+        self._note_back(effects)
         for effect in effects:
             match effect:
                 case ordered.TellFrozen():
@@ -368,6 +376,13 @@ class ControlWatch:
                     self._check_records(effect.tree)
                 case _:
                     pass
+
+    def _note_back(self, effects: list[Order]) -> None:
+        """Note which gateways answer again and are watched, once what was told of them is in force."""
+        told = {each.gateway_id: each.condition for each in effects if isinstance(each, ordered.TellCondition)}
+        for gateway_id, seen in self._mind.seen.items():
+            returns = told.get(gateway_id, seen.condition) is Condition.RETURNING
+            seen.is_back = returns and (seen.is_back or seen.was_answered)
 
     def _take_in(self, event: News, clock_ns: int) -> None:
         match event:
@@ -392,8 +407,7 @@ class ControlWatch:
                 if not any(each.lost_ns is not None for each in self._mind.seen.values()):
                     self._mind.is_loss_believed = False
             case news.GatewayDisconnected():
-                seen = self._mind.seen[event.gateway_id]
-                seen.is_connected, seen.well_since_ns, seen.lost_ns = False, None, clock_ns
+                self._mind.seen[event.gateway_id].disconnect(clock_ns)
             case news.GatewayProbed():
                 seen = self._mind.seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
@@ -441,27 +455,13 @@ class ControlWatch:
 
     def _check_return(self, gateway_id: GatewayId, seen: _Seen, clock_ns: int) -> None:
         """Check that a gateway is up only after it was watched, twice as long with each fall that is remembered. One
-        that was never gone, and is not known to have fallen before, needs no more than to answer a probe, nor does one
-        whose region's clients no other gateway may serve meanwhile."""
+        that was never gone, and is not known to have fallen before, needs no more than to answer a probe."""
         well_ns = -1 if seen.well_since_ns is None else clock_ns - seen.well_since_ns
         wait_ns = min(self._config.return_after_ns << min(seen.falls - 1, 32), self._config.return_after_max_ns)
-        is_first_silence = seen.falls == 1 and not seen.was_gone
-        if seen.was_answered and (is_first_silence or not self._has_stand_in(gateway_id)):
+        if seen.falls == 1 and not seen.was_gone and seen.was_answered:
             wait_ns = 0
         detail = f"{gateway_id}: {well_ns} of {wait_ns} ns"
-        self._expect("who returns is watched, unless silent once or alone", well_ns >= wait_ns, detail)
-
-    def _has_stand_in(self, gateway_id: GatewayId) -> bool:
-        """True if a gateway lives, this one apart, to which clients of its region may be sent."""
-        own = self._mind.gateways[gateway_id].place
-        area = Area(own.region, own.jurisdiction, (), ())
-        others = [(each, seen.condition) for each, seen in self._mind.seen.items() if each != gateway_id]
-        gateways = self._mind.gateways
-        living = [
-            each for each, condition in others if condition in _LIVES
-            if condition is Condition.UP or gateways[each].is_announced
-        ]  # fmt: skip
-        return any(self._may_be_sent(area, each) for each in living)
+        self._expect("who returns is watched, but for one that was silent once", well_ns >= wait_ns, detail)
 
     def _note_frozen(self, reason: str, clock_ns: int) -> None:
         if not reason and clock_ns - self._mind.frozen_since_ns >= self._config.freeze_max_ns:
@@ -504,6 +504,9 @@ class ControlWatch:
             before = self._mind.owners.get(replica_id)
             home = self._homes[replica_id]
             self._expect("nothing is assigned against a policy", self._may_have(home, owner), f"{replica_id}: {owner}")
+            is_watched = self._mind.seen[owner].condition is Condition.RETURNING
+            is_due = not is_watched or (owner == home and self._is_alone(owner))
+            self._expect("who is watched is given only its own, and only if alone", is_due, f"{replica_id}: {owner}")
             is_offered = owner == home or not self._has_refused(owner, replica_id, clock_ns)
             self._expect(
                 "what a gateway left out is not soon offered to it again", is_offered, f"{replica_id}: {owner}"
@@ -525,6 +528,13 @@ class ControlWatch:
         for pool in self._pools:
             owners = {self._mind.owners.get(each) for each in pool}
             self._expect("a pool's workers have one owner", len(owners) == 1, f"{sorted(pool)}: {owners}")
+
+    def _is_alone(self, gateway_id: GatewayId) -> bool:
+        """True if the gateway answers again, and clients of its region may be sent to none that lives."""
+        place = self._mind.gateways[gateway_id].place
+        area = Area(place.region, place.jurisdiction, (), ())
+        lives = [each for each, seen in self._mind.seen.items() if seen.condition in _LIVES]
+        return self._mind.seen[gateway_id].is_back and not any(self._may_be_sent(area, each) for each in lives)
 
     def _has_refused(self, gateway_id: GatewayId, replica_id: ReplicaId, clock_ns: int) -> bool:
         since_ns = self._mind.refused_ns.get((gateway_id, replica_id))
@@ -559,7 +569,7 @@ class ControlWatch:
         lives = {gateway_id for gateway_id, seen in self._mind.seen.items() if seen.condition in _LIVES}
         self._expect("nothing at all is never published", bool(tree.anywhere), f"version {tree.version}")
         for area in tree.areas:
-            allowed = {each for each in lives if self._may_be_sent(area, each)}
+            allowed = {each for each in lives if self._may_be_sent(area, each)} or self._back_in(area.region)
             there = set(area.gateways)
             detail = f"{area.region} of version {tree.version}: {sorted(there)}"
             self._expect(
@@ -567,6 +577,15 @@ class ControlWatch:
             )
             self._expect("no name leads to a gateway that is down or not allowed", there <= allowed, detail)
             self._check_further(area, detail)
+        watched = {each for each, seen in self._mind.seen.items() if seen.is_back}
+        shown = {address for each in watched for address in self._mind.gateways[each].addresses}
+        is_led_there = bool(shown & set(tree.anywhere))
+        self._expect("clients from anywhere are led to no gateway that is watched", not is_led_there, f"{watched}")
+
+    def _back_in(self, region: RegionName) -> set[GatewayId]:
+        """Gateways of the region that answer again, and are watched."""
+        back = [each for each, seen in self._mind.seen.items() if seen.is_back]
+        return {each for each in back if self._mind.gateways[each].place.region == region}
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
         """True if a client of this area may be sent to the gateway, by its region's policy and the closed

@@ -17,6 +17,7 @@ from controller.core.controller_core import ControllerCore
 from controller.core.effects import Effect
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
+from controller.core.vocabulary import Condition
 from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.features.disaggregated.config import DecodePolicyName
 from gateway.core.kernel.residency import Verdict
@@ -291,40 +292,51 @@ def one_probe_is_enough(
 
 
 @mutant("a gateway that died is up at once", "controller.core.health:GatewayHealth.back_at_ns")
-def trusts_the_dead(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
+def trusts_the_dead(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     was_gone, health.was_gone = health.was_gone, False
-    found: int | None = original(health, config, **more)
+    found: int | None = original(health, config)
     health.was_gone = was_gone
     return found
 
 
 @mutant("a gateway that is silent again and again is up at once", "controller.core.health:GatewayHealth.back_at_ns")
-def trusts_who_flaps(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
+def trusts_who_flaps(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     falls, health.falls = health.falls, min(health.falls, 1)
-    found: int | None = original(health, config, **more)
+    found: int | None = original(health, config)
     health.falls = falls
     return found
 
 
 @mutant("a gateway that was silent is up before it answers a probe", "controller.core.health:GatewayHealth.back_at_ns")
-def trusts_who_only_connects(
-    original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any
-) -> int | None:
+def trusts_who_only_connects(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     was_answered, health.was_answered = health.was_answered, True
-    found: int | None = original(health, config, **more)
+    found: int | None = original(health, config)
     health.was_answered = was_answered
     return found
 
 
 @mutant("who returns gets everything back at once, unwatched", "controller.core.health:GatewayHealth.back_at_ns")
-def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
+def returns_unwatched(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
     return health.answers_since_ns
 
 
-@mutant("who has a stand-in is up at once as well", "controller.core.health:GatewayHealth.back_at_ns")
-def returns_as_if_alone(original: Original, health: GatewayHealth, config: ControllerConfig, **more: Any) -> int | None:
-    found: int | None = original(health, config, has_stand_in=False)
-    return found
+@mutant("clients of who returns alone are led nowhere", "controller.core.controller_core:areas_of")
+def names_none_that_returns(original: Original, *known: Any, returning: Any, **more: Any) -> Any:
+    return original(*known, returning=(), **more)
+
+
+@mutant("who returns has its own, alone or not", "controller.core.controller_core:ControllerCore._returning_among")
+def gives_back_at_once(original: Original, core: ControllerCore, areas: Any) -> frozenset[GatewayId]:
+    return frozenset(each for each, health in core.health.items() if health.condition is Condition.RETURNING)
+
+
+@mutant("who returns is named before it answers", "controller.core.controller_core:ControllerCore._areas")
+def names_who_only_connects(original: Original, core: ControllerCore) -> Any:
+    alone = core.alone
+    core.alone = frozenset(core.gateways)
+    areas = original(core)
+    core.alone = alone
+    return areas
 
 
 @mutant("everything that may move moves at once", "controller.core.assignment:Assigner._step")

@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from msgspec import Struct
-
 from gateway.core.kernel.bits import select_slot, slots_of
 from gateway.core.kernel.config import PlacementConfig
 from gateway.core.kernel.peers import Peers
@@ -28,15 +26,18 @@ ToldMatch = Callable[[RequestProfile, int], int]
 """Finds how many of a prompt's first blocks the target in a slot says it holds."""
 
 
-class PeerLoad(Struct, frozen=True):
+class PeerLoad:
     """Sums over a peer's capacities for one model."""
 
-    replicas: int
-    load: int
-    net_load: int
-    """Load without requests that yield."""
-    backlog_bytes: int
-    free_tokens: int | None
+    __slots__ = ("backlog_bytes", "free_tokens", "load", "net_load", "replicas")
+
+    def __init__(self, capacities: Sequence[ModelCapacity]) -> None:
+        self.replicas = sum([each.replicas for each in capacities])
+        self.load = sum([each.load for each in capacities])
+        self.net_load = sum([max(0, each.load - each.yielding) for each in capacities])
+        """Load without requests that yield."""
+        self.backlog_bytes = min([each.backlog_bytes for each in capacities], default=0)
+        self.free_tokens = max([each.free_tokens for each in capacities if each.free_tokens is not None], default=None)
 
 
 class Fleet:
@@ -164,17 +165,20 @@ class Fleet:
 
     def _load_told(self, slot: int, model: ModelName) -> PeerLoad:
         """Sums over the peer's capacities that the request being placed would run on. They are computed once for each
-        heartbeat, unless pools are chosen by the request."""
-        if self.fit is not None:
-            return _summed(self.served_by(slot, model))
+        heartbeat, unless pools are chosen by the request or the peer does not serve the model."""
         served = self._peers.at(slot).served
+        if self.fit is not None:
+            return PeerLoad(self.served_by(slot, model))
         known = self._loads.get(slot)
         if known is None or known[0] is not served:
             known = self._loads[slot] = served, {}
-        of_models = known[1]
-        if model not in of_models:
-            of_models[model] = _summed(self.served_by(slot, model))
-        return of_models[model]
+        load = known[1].get(model)
+        if load is None:
+            capacities = self.served_by(slot, model)
+            load = PeerLoad(capacities)
+            if capacities:
+                known[1][model] = load
+        return load
 
     def total_load(self, mask: int) -> int:
         """Requests on all replicas of the mask together; for a request that goes first, without those that yield to it.
@@ -254,14 +258,3 @@ class Fleet:
 
     def any_of(self, mask: int) -> int:
         return select_slot(mask, self.rng.randrange(mask.bit_count()))
-
-
-def _summed(capacities: Sequence[ModelCapacity]) -> PeerLoad:
-    free_tokens = [each.free_tokens for each in capacities if each.free_tokens is not None]
-    return PeerLoad(
-        replicas=sum([each.replicas for each in capacities]),
-        load=sum([each.load for each in capacities]),
-        net_load=sum([max(0, each.load - each.yielding) for each in capacities]),
-        backlog_bytes=min([each.backlog_bytes for each in capacities], default=0),
-        free_tokens=max(free_tokens, default=None),
-    )

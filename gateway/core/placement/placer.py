@@ -502,17 +502,12 @@ class Placer:
             costs = self.engines.on_record(request.profile, state.slot, costs)
         return Candidate(state.target, standing, matched, state.load, 0, costs)
 
-    def _peer_candidate(
-        self, request: RequestState, state: PeerState, choice: Choice | None, available: int
-    ) -> Candidate:
+    def _peer_candidate(self, request: RequestState, state: PeerState, choice: Choice, available: int) -> Candidate:
         request_class, slot = request.request_class, state.slot
-        if request_class.failed_peers >> slot & 1:
-            standing = Standing.FAILED_BEFORE
-        else:
-            is_available = available >> slot & 1
-            standing = Standing.AVAILABLE if is_available else self._peers.standing_of(state, request_class)
-        load = self._fleet.peer_load(slot, request_class.model)
-        weighed = None if choice is None else _weighed_at(choice.peers, slot)
+        standing = Standing.FAILED_BEFORE if request_class.failed_peers >> slot & 1 else Standing.AVAILABLE
+        if standing is Standing.AVAILABLE and not available >> slot & 1:
+            standing = self._peers.standing_of(state, request_class)
+        load, weighed = self._fleet.peer_load(slot, request_class.model), _weighed_at(choice.peers, slot)
         if weighed is not None:
             matched, costs = weighed.blocks, weighed.costs()
         else:

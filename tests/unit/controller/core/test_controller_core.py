@@ -301,39 +301,93 @@ class TestReturn:
         assert told.condition("eu") is Condition.DOWN
         assert told.owned_by("eu") == []
 
-    def test_one_whose_clients_may_be_sent_to_no_other_is_up_with_a_probe_however_often_it_fell(self) -> None:
+    def test_one_whose_clients_may_be_sent_to_no_other_serves_them_while_it_is_watched_and_nobody_else(self) -> None:
         told = self.closed_mesh()
-        for _ in range(3):
+        for fall in range(3):
             told.kill("eu")
             assert self.named(told) == ()
             told.connect("eu")
-            assert told.condition("eu") is Condition.RETURNING, "it has not answered yet"
+            assert self.named(told) == (), "it has not answered yet"
             told.probe("eu", healthy=True)
-            assert told.condition("eu") is Condition.UP
+            assert told.condition("eu") is Condition.RETURNING
             assert self.named(told) == ("eu",)
-            assert told.owned_by("eu") != []
+            tree = told.last(effects.PublishRecords).tree
+            assert set(tree.anywhere).isdisjoint(told.core.gateways[GatewayId("eu")].addresses)
+            assert all("eu" not in area.gateways for area in tree.areas if area.region != EU.region)
+            told.wait(3 * told.core.config.step_ns)
+            assert told.owned_by("eu") == [f"eu-r{number}" for number in range(EVERYTHING)]
+            told.kill("us")
+            assert not any(each.startswith("us") for each in told.owned_by("eu")), "it adopts nothing"
+            told.connect("us")
+            told.probe("us", healthy=True)
+            told.wait(told.core.config.return_after_ns << fall)
+            assert told.condition("eu") is Condition.UP
 
-    def test_it_is_watched_again_while_another_may_serve_them(self) -> None:
+    def test_a_probe_that_fails_meanwhile_takes_nothing_from_it_and_a_broken_stream_all(self) -> None:
+        told = self.closed_mesh()
+        told.kill("eu")
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        told.probe("eu")
+        told.kill("ap")
+        assert self.named(told) == ("eu",)
+        told.disconnect("eu")
+        assert self.named(told) == ()
+        assert told.owned_by("eu") == []
+        told.connect("eu")
+        assert self.named(told) == (), "another process may have come back"
+
+    def test_one_that_another_stands_in_for_has_nothing_while_it_is_watched(self) -> None:
         told = self.closed_mesh(gateway("eu2", EU))
         told.kill("eu")
         told.connect("eu")
         told.probe("eu", healthy=True)
-        assert told.condition("eu") is Condition.RETURNING
         assert self.named(told) == ("eu2",)
+        assert told.owned_by("eu") == []
         told.kill("eu2")
-        told.tell(events.ControllerTimePassed())
-        assert told.condition("eu") is Condition.UP, "the other has gone"
         assert self.named(told) == ("eu",)
 
-    def test_it_needs_no_wait_either_where_no_gateway_lives(self) -> None:
-        told = Told()
-        told.register([gateway("eu", EU)], replicas("eu", 1))
-        told.connect("eu")
+    def test_two_that_return_together_are_named_together(self) -> None:
+        told = self.closed_mesh(gateway("eu2", EU))
+        for name in ("eu", "eu2"):
+            told.kill(name)
+        for name in ("eu", "eu2"):
+            told.connect(name)
+            told.probe(name, healthy=True)
+        assert self.named(told) == ("eu", "eu2")
+
+    def test_one_without_addresses_stands_in_for_nobody(self) -> None:
+        told = self.closed_mesh(replace(gateway("eu2", EU), addresses=()))
         told.kill("eu")
-        assert told.condition("eu") is Condition.DOWN
         told.connect("eu")
         told.probe("eu", healthy=True)
-        assert told.condition("eu") is Condition.UP
+        assert self.named(told) == ("eu",)
+
+    def test_the_first_of_all_that_return_stands_in_for_no_other(self) -> None:
+        told = mesh()
+        told.tell(events.FreezeLifted())
+        for name in ("us", "eu", "ap"):
+            told.kill(name)
+        told.tell(events.FreezeLifted())
+        told.probe("ap", times=3, was_refused=True)
+        before = told.core.tree
+        for name in ("us", "eu", "ap"):
+            assert told.condition(name) is Condition.DOWN
+        for name in ("us", "eu", "ap"):
+            told.connect(name)
+            told.probe(name, healthy=True)
+            assert told.core.tree == before
+            assert len(told.owned_by(name)) <= EVERYTHING
+
+    def test_a_drained_one_is_named_and_has_no_replicas(self) -> None:
+        told = self.closed_mesh()
+        told.kill("eu")
+        drained = [replace(each, is_drained=each.gateway_id == "eu") for each in told.core.gateways.values()]
+        told.register(drained, told.core.replicas.values())
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        assert self.named(told) == ("eu",)
+        assert told.owned_by("eu") == []
 
     @staticmethod
     def closed_mesh(*more: GatewayEntry) -> Told:

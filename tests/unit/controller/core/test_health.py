@@ -132,16 +132,6 @@ class TestReturn:
         health.probe(True, "", 4)
         assert health.back_at_ns(CONFIG) == 4
 
-    def test_at_once_without_a_stand_in_once_it_has_answered_a_probe(self) -> None:
-        health = lost(was_refused=True)
-        health.fall(1, CONFIG)
-        health.fall(1, CONFIG)
-        health.connect(2)
-        assert health.back_at_ns(CONFIG, has_stand_in=False) == 2 + 2 * CONFIG.return_after_ns
-        health.probe(True, "", 4)
-        assert health.back_at_ns(CONFIG, has_stand_in=False) == 2
-        assert health.back_at_ns(CONFIG) == 2 + 2 * CONFIG.return_after_ns
-
     def test_not_at_once_where_it_refused_a_probe_after_its_fall(self) -> None:
         health = lost()
         health.fall(1, CONFIG)

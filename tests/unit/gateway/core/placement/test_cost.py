@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementConfig, PlacementPolicy
+from gateway.core.kernel.pools import PoolFit
 from gateway.core.kernel.requests import Hold
 from gateway.core.placement.cost import CostPolicy, _beginning
 from gateway.core.placement.fleet import Fleet
@@ -21,6 +22,7 @@ from gateway.core.vocabulary import (
     Hints,
     LoadReport,
     ModelCapacity,
+    ModelName,
     PeerObservation,
     PlacementReason,
     ReplicaId,
@@ -597,6 +599,20 @@ class TestAtAnotherGateway:
             assert told.fleet.peer_load_per_replica(0, MODEL) == load / 2
             assert told.fleet.peer_backlog(0, MODEL) == 7 * load
             assert told.fleet.peer_free_tokens(0, MODEL) == load
+
+    def test_pools_that_do_not_fit_the_request_count_for_nothing(self) -> None:
+        told = Told(abroad=True)
+        told.hear(load=4)
+        for fit, load in ((None, 4), (PoolFit(10, (), (), takes_unknown=False), 0), (None, 4)):
+            told.fleet.fit = fit
+            assert told.fleet.peer_load_per_replica(0, MODEL) == load
+
+    def test_nothing_is_remembered_of_models_that_it_does_not_serve(self) -> None:
+        told = Told(abroad=True)
+        told.hear(load=4)
+        for number in range(3):
+            assert told.fleet.peer_load_per_replica(0, ModelName(f"m{number}")) == 0
+        assert [*told.fleet._loads[0][1]] == []
 
     def test_a_gateway_of_the_region_is_told_from_one_of_another(self) -> None:
         told = Told(abroad=True)
