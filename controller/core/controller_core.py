@@ -106,6 +106,8 @@ class ControllerCore(MeshState):
             self._is_settled = True
             areas = self._areas()
             self.alone = self._returning_among(areas)
+            kept = self.alone | (self.kept & self.gateways.keys())
+            self.kept = frozenset(each for each in kept if self.health[each].condition is Condition.RETURNING)
             self._assign(now_ns)
             self._publish(areas)
         elif self._has_new_distance:

@@ -42,6 +42,8 @@ class MeshState:
         self.alone: frozenset[GatewayId] = frozenset()
         """Gateways that return and are all that clients of their region have: while they are observed, they are named
         to these clients and have their own replicas, and nothing else."""
+        self.kept: frozenset[GatewayId] = frozenset()
+        """Gateways that return and have been alone meanwhile: they keep the replicas that they have."""
         self.frozen = ""
         """Reason why failover and reassignment are suspended; empty while they are not."""
 
@@ -73,7 +75,7 @@ class MeshState:
 
     def holds(self, gateway_id: GatewayId) -> bool:
         """True if the gateway keeps its replicas."""
-        return self.health[gateway_id].condition in HOLDS or gateway_id in self.alone
+        return self.health[gateway_id].condition in HOLDS or gateway_id in self.kept
 
     def takers(self) -> list[GatewayEntry]:
         """Gateways that may be given replicas: up and not drained; never one not heard from yet."""
