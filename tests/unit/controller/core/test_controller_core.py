@@ -347,6 +347,28 @@ class TestReturn:
         told.kill("eu2")
         assert self.named(told) == ("eu",)
 
+    def test_one_that_was_alone_keeps_what_it_has_once_another_stands_in_for_it(self) -> None:
+        told = self.closed_mesh(gateway("eu2", EU))
+        told.kill("eu")
+        told.connect("eu")
+        told.wait(told.core.config.return_after_ns)
+        for name in ("eu", "eu2"):
+            told.kill(name)
+        for name in ("eu", "eu2"):
+            told.connect(name)
+            told.probe(name, healthy=True)
+        told.wait(3 * told.core.config.step_ns)
+        own = told.owned_by("eu")
+        assert len(own) == EVERYTHING
+        told.wait(told.core.config.return_after_ns - 3 * told.core.config.step_ns)
+        assert (told.condition("eu2"), told.condition("eu")) == (Condition.UP, Condition.RETURNING)
+        assert self.named(told) == ("eu2",)
+        assert told.owned_by("eu") == own
+        told.wait(told.core.config.return_after_ns)
+        assert told.condition("eu") is Condition.UP
+        assert told.owned_by("eu") == own
+        assert not told.core.kept
+
     def test_two_that_return_together_are_named_together(self) -> None:
         told = self.closed_mesh(gateway("eu2", EU))
         for name in ("eu", "eu2"):
