@@ -550,8 +550,7 @@ class BatchRunner:
         config = self._config
         checker = LineChecker(batch.endpoint, config.lines_max, config.line_max_bytes)
         with _of_input():
-            file = await self._book.in_files(self._book.folder.read, batch.input_file_id)
-            faults = await asyncio.to_thread(check_file, file, checker, config.line_max_bytes)
+            faults = await asyncio.to_thread(self._check, batch.input_file_id, checker)
         if not faults and not self._knows_model(batch, checker.model):
             if self._may_find_model(batch):
                 self._leave_running(batch, _NO_MODEL)
@@ -561,6 +560,10 @@ class BatchRunner:
         )
         if changed.status is BatchStatus.FAILED:
             self._log.info("batch_ended", batch=batch_id, status=str(changed.status), lines=0, failed=len(faults))
+
+    def _check(self, file_id: str, checker: LineChecker) -> tuple[LineFault, ...]:
+        """Open a file and check it, in one thread: a batch that is cancelled before the thread begins opens nothing."""
+        return check_file(self._book.folder.read(file_id), checker, self._config.line_max_bytes)
 
     def _caller(self, batch: ClientBatch, served_as: ServiceClass) -> Caller | None:
         """Client of a batch with the rights that its key has now, for a class at most as high as its key's; None if it

@@ -3,9 +3,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from msgspec.structs import replace
@@ -495,3 +496,36 @@ def test_batches_with_lines_to_run_here_are_in_line(tmp_path: Path) -> None:
         ("fresh", False),
         ("late", False),
     ]
+
+class _Held(ThreadPoolExecutor):
+    """Threads that begin no check of a file, and say that they were asked to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not any("check" in getattr(each, "__name__", "") for each in getattr(work, "args", ())):
+            return super().submit(work, *args, **kwargs)
+        self.asked.set()
+        return Future()
+
+
+async def test_a_batch_that_is_cancelled_before_its_check_begins_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = _Held()
+    asyncio.get_running_loop().set_default_executor(threads)
+    book, opened = book_in(tmp_path), []
+    read = book.folder.read
+
+    def told(name: str, offset: int = 0) -> BinaryIO:
+        opened.append(read(name, offset))
+        return opened[-1]
+
+    monkeypatch.setattr(book.folder, "read", told)
+    async with running(BatchRunner(BatchesConfig(), book, Clock(), get_logger())):
+        await keep_input(book)
+        await book.put_new(client_batch(created_s=Clock.wall_ns() // 1_000_000_000))
+        await threads.asked.wait()
+    assert all(each.closed for each in opened)
