@@ -497,6 +497,7 @@ def test_batches_with_lines_to_run_here_are_in_line(tmp_path: Path) -> None:
         ("late", False),
     ]
 
+
 class _Held(ThreadPoolExecutor):
     """Threads that begin no check of a file, and say that they were asked to."""
 
