@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,6 +19,7 @@ from loadgen.demo.processes import DemoFailure
 from loadgen.studies.outside import tools
 from loadgen.studies.outside.playing import quiet_pages
 from loadgen.studies.outside.running import ToolEnd, run_tool
+from loadgen.studies.outside.soaking import SoakPlay
 from loadgen.studies.outside.tools import LOG
 from tests.support.gateways import until
 from tests.support.served import served
@@ -137,6 +140,22 @@ async def test_a_gateways_page_has_what_is_read_before_any_request(
 ) -> None:
     async with served(tmp_path, unused_tcp_port_factory) as up:
         assert len(await quiet_pages([up.gateway.admin_url])) == 1
+
+
+async def test_requests_of_the_load_before_a_soak_are_not_its_own(unused_tcp_port: int) -> None:
+    pages = [f'{COUNTERS}nightside_requests_total{{outcome="completed"}} {number}\n' for number in (7, 7, 9)]
+    async with answering([(200, page) for page in pages], unused_tcp_port) as url:
+        gateway = SimpleNamespace(child=SimpleNamespace(pid=1), admin=url)
+        mesh: Any = SimpleNamespace(gateways={"us/gw": gateway})
+        scenario: Any = None
+        before = SoakPlay(mesh, scenario, lambda _: None)
+        await before._read_gateways()
+        played = SoakPlay(mesh, scenario, lambda _: None, before=before.lives)
+        found = [before.ends]
+        for _ in range(2):
+            await played._read_gateways()
+            found.append(played.ends)
+        assert found == [{"us/gw": {"completed": 7}}, {"us/gw": {}}, {"us/gw": {"completed": 2}}]
 
 
 def test_only_an_installed_tool_is_ready(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from loadgen.studies.long.sampling import read_process
 from loadgen.studies.outside.counts import COMPLETED, ends_in
 from loadgen.studies.outside.outcomes import SOAK, SOAK_KEPT
 from loadgen.studies.outside.playing import files_in, scenario_in, versions_of
-from loadgen.studies.outside.running import run_tool
+from loadgen.studies.outside.running import ToolEnd, run_tool
 from loadgen.studies.outside.soak import (
     DOWN_S,
     SAMPLE_S,
@@ -40,12 +40,17 @@ from loadgen.studies.outside.soak import (
 from loadgen.studies.outside.tools import AIPERF, ENVIRONMENTS, SOAK_ARGUMENTS, shown_command
 from mesh.clock import Clock
 
+_WARM = "before"
+"""Folder of what AIPerf reports on the load before the soak."""
 _PLAYED = f"{SOAK}-played"
 """Folder in which a soak is played."""
 _ANSWER_S = 5.0
 _REST_S = 80.0
 """Time at rest before what processes hold is read: longer than `limits.idle_connection`, so that connections to engines
 are closed."""
+_WARM_S = 180.0
+"""Duration of the load before the soak: by its end each process has opened what it keeps open, and a gateway and an
+engine have been killed."""
 _WHOLE_S = 60.0
 _POLL_S = 1.0
 _LATE_S = 600.0
@@ -83,20 +88,31 @@ async def _play(
     folder: Path, program: Path, seconds: float, machine: Mapping[str, object], tell: Callable[[str], None]
 ) -> KeptSoak:
     scenario = replace(scenario_in(folder), sections=BOUNDS)
-    places = {**files_in(folder, scenario.model), "model": scenario.model, "seconds": f"{seconds:g}", "out": folder}
-    (folder / "mesh").mkdir()
+    places = {**files_in(folder, scenario.model), "model": scenario.model}
+    for name in ("mesh", _WARM):
+        (folder / name).mkdir()
     async with asyncio.TaskGroup() as tasks:
         version = (await versions_of(folder, {AIPERF.name: program}, tasks))[AIPERF.name]
         async with running_fleet(scenario, folder / "mesh", tasks) as mesh:
-            urls = dict(zip(("us", "eu", "ap"), (each.url for each in mesh.gateways.values()), strict=True))
-            command = [str(program), *(each.format(**places, **urls) for each in SOAK_ARGUMENTS.split())]
-            played = SoakPlay(mesh, scenario, tell)
-            before = await played.at_rest()
-            async with asyncio.TaskGroup() as load:
-                kills = plan_kills(seconds, played.mortal, [*mesh.engines])
-                load.create_task(played.follow(seconds, kills))
-                end = await run_tool(command, folder, seconds + _LATE_S, tasks)
-                played.load_ended.set()
+            places |= dict(zip(("us", "eu", "ap"), (each.url for each in mesh.gateways.values()), strict=True))
+
+            async def load(played: SoakPlay, load_s: float, out: Path) -> ToolEnd:
+                """Run AIPerf for so long, and kill meanwhile."""
+                named = {**places, "seconds": f"{load_s:g}", "out": out}
+                command = [str(program), *(each.format_map(named) for each in SOAK_ARGUMENTS.split())]
+                async with asyncio.TaskGroup() as loading:
+                    kills = plan_kills(load_s, played.mortal, [*mesh.engines])
+                    loading.create_task(played.follow(load_s, kills))
+                    end = await run_tool(command, out, load_s + _LATE_S, tasks)
+                    played.load_ended.set()
+                return end
+
+            tell(f"A load of {_WARM_S:.0f} s comes first, of which nothing is kept.")
+            warm = SoakPlay(mesh, scenario, tell)
+            await load(warm, _WARM_S, folder / _WARM)
+            before = await warm.at_rest()
+            played = SoakPlay(mesh, scenario, tell, before=warm.lives)
+            end = await load(played, seconds, folder)
             after = await played.at_rest()
     return KeptSoak(
         seconds, version, machine, shown_command(AIPERF, SOAK_ARGUMENTS), end.status, played.began_ns, end.took_s,
@@ -114,11 +130,14 @@ class SoakPlay:
     kills: list[SoakKill] = field(default_factory=list)
     processes: list[ProcessSample] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
+    before: Mapping[tuple[str, int], Counter[str]] = field(default_factory=dict)
+    """Ends of requests that are not the soak's, by gateway and PID."""
     load_ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once AIPerf has ended."""
     down_s: float = DOWN_S
     _clock: Clock = field(default_factory=Clock)
-    _lives: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
+    lives: dict[tuple[str, int], Counter[str]] = field(default_factory=dict)
+    """Ends of requests since the soak began, by gateway and PID."""
     _down: str = ""
     """Process that is killed, or not yet ready again."""
     began_ns: int = 0
@@ -132,7 +151,7 @@ class SoakPlay:
     @property
     def ends(self) -> dict[str, dict[str, int]]:
         found: dict[str, Counter[str]] = {}
-        for (name, _), ends in self._lives.items():
+        for (name, _), ends in self.lives.items():
             found.setdefault(name, Counter()).update(ends)
         return {name: dict(each) for name, each in found.items()}
 
@@ -149,7 +168,7 @@ class SoakPlay:
     async def follow(self, seconds: float, kills: list[PlannedKill]) -> None:
         """Sample and kill, from the first answer on, until so many seconds are over or AIPerf has ended: a process that
         was killed by then is still waited for."""
-        while not any(ends[COMPLETED] for ends in self._lives.values()):
+        while not any(ends[COMPLETED] for ends in self.lives.values()):
             if await self._ends_within(_POLL_S):
                 return
             await self._read_gateways()
@@ -188,9 +207,10 @@ class SoakPlay:
                 pid = gateway.child.pid
                 try:
                     async with session.get(f"{gateway.admin}/metrics") as response:
-                        self._lives[name, pid] = ends_in([await response.text()])
+                        ends = ends_in([await response.text()])
                 except (aiohttp.ClientError, TimeoutError):  # the gateway is down, or was killed meanwhile
                     continue
+                self.lives[name, pid] = ends - self.before.get((name, pid), Counter())
 
     async def _strike(self, seconds: float, planned: list[PlannedKill]) -> None:
         for each in planned:
