@@ -147,6 +147,14 @@ async def test_a_session_cannot_be_resumed_past_the_check_of_who_it_is(files: Fi
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
+def test_ciphers_of_tls_1_2_have_forward_secrecy_and_authenticate_what_they_encrypt(files: Files) -> None:
+    files.put(clients_leaf(new_ca()))
+    ciphers = HttpTls(files.listen(), Clock()).context.get_ciphers()
+    older = [each for each in ciphers if each["protocol"] != "TLSv1.3"]
+    assert older
+    assert all(each["aead"] and each["kea"] == "kx-ecdhe" for each in older)
+
+
 def test_a_missing_file_is_a_fault_at_the_start(files: Files) -> None:
     with pytest.raises(CertificateFault, match="cannot be read"):
         HttpTls(files.listen(), Clock())
