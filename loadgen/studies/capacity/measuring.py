@@ -199,6 +199,8 @@ class _Sizes:
         self._rng = random.Random(plan.seed)
         self._rest: dict[tuple[int, int], HeldAtRest] = {}
         """Use by number of replicas and of peers."""
+        self._asked_us: dict[int, float] = {}
+        """CPU of a request, by number of peers."""
         self._held = HeldAtRest(0.0, 0.0, 0.0)
         """Use with streams that are open."""
         self._busy_us = self._rest_bytes = self._busy_bytes = self._forward_bytes = self._chunk_bytes = 0.0
@@ -214,10 +216,12 @@ class _Sizes:
                 async with self._gateways(NIGHTSIDE, replicas, bench) as ran:
                     self._rest[replicas, 0], _ = await self._look(ran)
                     if replicas == FEW:
+                        self._asked_us[0] = await self._asked(ran, bench, self._rest[FEW, 0])
                         self._held = await self._with_streams(ran, bench)
             for peers in PEERS:
                 async with self._gateways(mesh_of(1 + peers), FEW, bench) as ran:
                     self._rest[FEW, peers], self._rest_bytes = await self._look(ran)
+                    self._asked_us[peers] = await self._asked(ran, bench, self._rest[FEW, peers])
                     busy, self._busy_bytes = await self._beside_busy(ran, bench)
                     self._busy_us = busy.us
             async with self._gateways(mesh_of(1 + PEERS[-1]), FEW, bench, SIMULATED) as ran:
@@ -283,6 +287,20 @@ class _Sizes:
             raise BenchFailure(f"{ran.subjects[0].name} has ended by itself")
         rest = HeldAtRest(used_us / took_s, held.resident_kib, held.descriptors)
         return rest, (ran.links.carried - carried) / took_s
+
+    async def _asked(self, ran: _Running, bench: RelayBench, rest: HeldAtRest) -> float:
+        """CPU of a request of the first gateway beside that of its rest, in microseconds: of one after the other, while its
+        peers have nothing to do. The median of some windows."""
+        first, found = ran.subjects[0], []
+        (pid,) = first.processes.values()
+        async with closed_loop(first.port, bench.requests(first, _PROMPT_BYTES), 1, max_s=_READY_S) as tally:
+            await asyncio.sleep(self._plan.effort.warm_s)
+            for _ in range(self._plan.effort.rounds):
+                answers, used_ns, began_s = tally.answers, machine.cpu_ns([pid]), now_s()
+                await asyncio.sleep(self._plan.effort.stream_window_s)
+                used_us = (machine.cpu_ns([pid]) - used_ns) / 1e3 - rest.us * (now_s() - began_s)
+                found.append(used_us / max(1, tally.answers - answers))
+        return median(found)
 
     async def _with_streams(self, ran: _Running, bench: RelayBench) -> HeldAtRest:
         await bench.pace(_HOLD_S)
@@ -393,6 +411,8 @@ class _Sizes:
             """Cost of having peers at all, beside that of each of them."""
             return max(0.0, float(getattr(one, figure) - getattr(few, figure)) - PEERS[0] * each_peer(figure))
 
+        alone_us, one_us, some_us = (self._asked_us[peers] for peers in (0, *PEERS))
+        peer_request_us = max(0.0, some_us - one_us) / (PEERS[1] - PEERS[0])
         idle_us = self.idle_us()
         idle_stream_us = max(0.0, self._held.us - few.us) / HELD
 
@@ -416,6 +436,8 @@ class _Sizes:
 
         return CapacityCosts(
             request_us=short(NIGHTSIDE),
+            peered_request_us=max(0.0, one_us - alone_us - PEERS[0] * peer_request_us),
+            peer_request_us=peer_request_us,
             prompt_kb_us=further(NIGHTSIDE),
             chunk_us=chunk(NIGHTSIDE),
             forward_us=short(FORWARD),

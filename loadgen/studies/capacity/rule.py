@@ -17,6 +17,10 @@ class CapacityCosts:
     """Costs of one process on one host. CPU in microseconds, memory in KiB, bandwidth in bytes."""
 
     request_us: float
+    peered_request_us: float
+    """CPU of a request beyond `request_us` where there are peers at all, however many."""
+    peer_request_us: float
+    """CPU of a request for each peer, which placement weighs."""
     prompt_kb_us: float
     """CPU of each further 1,000 bytes of a prompt."""
     chunk_us: float
@@ -98,8 +102,9 @@ def needed(costs: CapacityCosts, load: CarriedLoad, *, is_busy: bool = True) -> 
     further_kb = max(0.0, load.prompt_kb - _SHORT_KB)
     peer_us = costs.busy_peer_us if is_busy else costs.peer_us
     has_peers = load.peers > 0
+    peers_us = has_peers * costs.peered_request_us + load.peers * costs.peer_request_us
     cores_us = {
-        "requests": load.requests_per_s * (costs.request_us + further_kb * costs.prompt_kb_us),
+        "requests": load.requests_per_s * (costs.request_us + peers_us + further_kb * costs.prompt_kb_us),
         "chunks": load.chunks_per_s * costs.chunk_us,
         "forwards": load.forwards_per_s * (costs.forward_us + further_kb * costs.forward_kb_us)
         + load.forwarded_chunks_per_s * costs.forwarded_chunk_us,

@@ -52,6 +52,7 @@ def test_costs_are_slopes_and_readings_without_what_is_taken_at_rest() -> None:
     )
     sizes = _Sizes(Path(), plan, Console(quiet=True))
     sizes._rest = {(FEW, 0): rest(FEW, 0), (MANY, 0): rest(MANY, 0)} | {(FEW, each): rest(FEW, each) for each in PEERS}
+    sizes._asked_us = {0: 700.0} | {each: 700.0 + 90.0 + 20.0 * each for each in PEERS}
     sizes._held = HeldAtRest(IDLE_US + HELD, 0.0, rest(FEW, 0).files + 2 * HELD)
     sizes._busy_us = rest(FEW, PEERS[1]).us + PEERS[1] * 1_000.0
     sizes._rest_bytes, sizes._busy_bytes = 10_000.0, 50_000.0
@@ -64,6 +65,7 @@ def test_costs_are_slopes_and_readings_without_what_is_taken_at_rest() -> None:
     }
     costs = sizes.costs({(name, figure): value for name, each in read.items() for figure, value in each.items()})
     assert [costs.request_us, costs.chunk_us, costs.prompt_kb_us] == pytest.approx([500.0, 50.0, 6.0])
+    assert [costs.peered_request_us, costs.peer_request_us] == pytest.approx([90.0, 20.0])
     assert [costs.forward_us, costs.forwarded_chunk_us, costs.forward_kb_us] == pytest.approx([2_000.0, 150.0, 15.0])
     assert [costs.base_us, costs.base_kib, costs.base_files] == pytest.approx([BASE.us, BASE.kib, BASE.files])
     assert [costs.peering_us, costs.peering_kib, costs.peering_files] == pytest.approx([4_000.0, 900.0, 3.0])

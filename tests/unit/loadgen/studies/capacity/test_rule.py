@@ -13,6 +13,9 @@ NOTHING = CapacityCosts(**{each.name: 0.0 for each in fields(CapacityCosts)})
 
 @pytest.mark.parametrize(("cost", "load", "cores"), [
     (replace(NOTHING, request_us=500.0), CarriedLoad(requests_per_s=400.0), 0.2),
+    (replace(NOTHING, peered_request_us=100.0), CarriedLoad(requests_per_s=400.0), 0.0),
+    (replace(NOTHING, peered_request_us=100.0), CarriedLoad(requests_per_s=400.0, peers=4.0), 0.04),
+    (replace(NOTHING, peer_request_us=50.0), CarriedLoad(requests_per_s=400.0, peers=4.0), 0.08),
     (replace(NOTHING, prompt_kb_us=10.0), CarriedLoad(requests_per_s=100.0, prompt_kb=10.256), 0.01),
     (replace(NOTHING, prompt_kb_us=10.0), CarriedLoad(requests_per_s=100.0, prompt_kb=0.1), 0.0),
     (replace(NOTHING, chunk_us=50.0), CarriedLoad(chunks_per_s=10_000.0), 0.5),
