@@ -289,8 +289,8 @@ class _Sizes:
         return rest, (ran.links.carried - carried) / took_s
 
     async def _asked(self, ran: _Running, bench: RelayBench, rest: HeldAtRest) -> float:
-        """CPU of a request of the first gateway beside that of its rest, in microseconds: of one after the other, while its
-        peers have nothing to do. The median of some windows."""
+        """CPU of a request of the first gateway beside that of its rest, in microseconds: of one after the other, while
+        its peers have nothing to do. The median of some windows."""
         first, found = ran.subjects[0], []
         (pid,) = first.processes.values()
         async with closed_loop(first.port, bench.requests(first, _PROMPT_BYTES), 1, max_s=_READY_S) as tally:
