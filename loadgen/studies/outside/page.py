@@ -9,6 +9,7 @@ from loadgen.pages.markdown import NOTHING
 from loadgen.studies.outside.counts import Compared
 from loadgen.studies.outside.outcomes import OutsideOutcome, RunOutcome
 from loadgen.studies.outside.soak_page import soak_section
+from loadgen.studies.outside.tokenizer import TOKENIZER
 from loadgen.studies.outside.tools import OutsideTool
 from loadgen.studies.rendering import render, shortened
 
@@ -30,7 +31,8 @@ def page_of(outcome: OutsideOutcome, tools: tuple[OutsideTool, ...]) -> str:
         "outside/page.j2", outcome=outcome, tools=tools, machine=outcome.setup.machine,
         loads=(min(loads), max(loads)) if loads else None,
         rows=[row for each in outcome.runs for row in _rows(each)], equal=_equal(outcome), troubles=_troubles(outcome),
-        quoted=_quoted, words=_WORDS, soak="" if outcome.soak is None else soak_section(*outcome.soak),
+        quoted=_quoted, words=_WORDS, tokenizer=TOKENIZER,
+        soak="" if outcome.soak is None else soak_section(*outcome.soak),
     )  # fmt: skip
 
 

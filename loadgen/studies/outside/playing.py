@@ -39,6 +39,8 @@ _QUIET_S = 30.0
 _VERSION_S = 60.0
 _POLL_S = 0.2
 _ANSWER_TOKENS = 16
+_HUB = "hub"
+"""Folder of the cache in which the tokenizer has a name."""
 _TRACED = 60
 """Requests of the trace."""
 
@@ -110,7 +112,7 @@ async def _play(folder: Path, runs: Sequence[ToolRun], before: OutsideSetup, tel
                 for run in started:
                     out = _made(folder_of(folder, run))
                     command = [str(programs[run.tool.name]), *run.command(**places, out=out)]
-                    kept = await _keep(run, command, out, mesh.admins.values())
+                    kept = await _keep(run, command, out, mesh.admins.values(), folder / _HUB)
                     tell(f"{run.title}: {kept.took_s:.0f} s")
 
 
@@ -153,11 +155,11 @@ async def versions_of(folder: Path, programs: Mapping[str, Path], tasks: asyncio
     return versions
 
 
-async def _keep(run: ToolRun, command: Sequence[str], out: Path, admins: Collection[str]) -> KeptRun:
+async def _keep(run: ToolRun, command: Sequence[str], out: Path, admins: Collection[str], hub: Path) -> KeptRun:
     """Start the tool, and keep in its folder how it ended and what the gateways counted meanwhile."""
     before, load_average = await quiet_pages(admins), os.getloadavg()[0]
     async with asyncio.TaskGroup() as tasks:
-        end = await run_tool(command, out, run.deadline_s, tasks)
+        end = await run_tool(command, out, run.deadline_s, tasks, hub)
     after = await quiet_pages(admins)
     descriptors = value_in(before, DESCRIPTORS), value_in(after, DESCRIPTORS)
     kept = KeptRun(end.status, end.took_s, load_average, since(counts_in(before), counts_in(after)), descriptors)
@@ -202,9 +204,9 @@ def _made(folder: Path) -> Path:
 def files_in(folder: Path, model: str) -> dict[str, Path]:
     """Files that tools are given, by the names of their places in commands."""
     messages = [{"role": "user", "content": "How are you?"}]
-    names = {"tokenizer": "tokenizer", "body": "body.json", "trace": "trace.jsonl", "config": "schemathesis.toml"}
+    names = {"body": "body.json", "trace": "trace.jsonl", "config": "schemathesis.toml"}
     files = {place: folder / name for place, name in names.items()}
-    write_tokenizer(files["tokenizer"])
+    files["tokenizer"] = write_tokenizer(folder / _HUB)
     body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS}
     files["body"].write_text(json.dumps(body), encoding="utf-8")
     files["trace"].write_text("".join(f"{json.dumps(each)}\n" for each in _trace()), encoding="utf-8")

@@ -29,15 +29,17 @@ class ToolEnd:
     took_s: float
 
 
-async def run_tool(command: Sequence[str], folder: Path, deadline_s: float, tasks: asyncio.TaskGroup) -> ToolEnd:
+async def run_tool(
+    command: Sequence[str], folder: Path, deadline_s: float, tasks: asyncio.TaskGroup, hub: Path | None = None
+) -> ToolEnd:
     """Run the command in the folder, which exists; what it prints is in the file `LOG` there. Processes of its group
-    that it leaves behind are killed. Raises DemoFailure."""
+    that it leaves behind are killed. `hub`: cache of Hugging Face's hub. Raises DemoFailure."""
     env = shutil.which("env")
     if env is None:
         raise DemoFailure("the program `env` is not installed")
     clock, status = Clock(), None
     began_ns = clock.now_ns()
-    runner = (env, f"--chdir={folder}", *_PLAIN)
+    runner = (env, f"--chdir={folder}", *_PLAIN, *([f"HF_HUB_CACHE={hub}"] if hub is not None else []))
     child = None
     try:
         async with running_child(command[0], command, folder / LOG, tasks, runner=runner, is_vital=False) as child:

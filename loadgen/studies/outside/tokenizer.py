@@ -8,19 +8,28 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+TOKENIZER = "nightside/bytes"
+"""Name of the tokenizer in the cache of Hugging Face's hub."""
 END = "<|endoftext|>"
+_COMMIT = "0" * 40
 _PRINTED = (range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100))
 """Bytes that byte-level tokenizers write as the character of the same number."""
 _OTHERS_FROM = 0x100
 
 
-def write_tokenizer(folder: Path) -> None:
-    """Write the folder of a byte-level BPE without merges, in the format of Hugging Face's `tokenizers`."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_tokenizer(cache: Path) -> Path:
+    """Write a byte-level BPE without merges, in the format of Hugging Face's `tokenizers`, to a cache of its hub: some
+    tools load a tokenizer again by name alone. Returns the folder of the tokenizer, by which others load it."""
+    place = cache / f"models--{TOKENIZER.replace('/', '--')}"
+    folder = place / "snapshots" / _COMMIT
+    for each in (folder, place / "refs"):
+        each.mkdir(parents=True, exist_ok=True)
+    (place / "refs" / "main").write_text(_COMMIT, encoding="utf-8")
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()), encoding="utf-8")
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END,
               "model_max_length": 131_072, "clean_up_tokenization_spaces": False}  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
 
 
 def byte_characters() -> list[str]:
