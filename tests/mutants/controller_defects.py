@@ -344,14 +344,6 @@ def names_who_only_connects(original: Original, core: ControllerCore) -> Any:
     return areas
 
 
-@mutant("who was alone loses what it has once another stands in", "controller.core.state:MeshState.holds")
-def takes_from_who_was_alone(original: Original, mesh: Any, gateway_id: Any) -> bool:
-    place = mesh.gateways[gateway_id].place
-    has_stand_in = any(each.place == place for each in mesh.living())
-    is_alone = mesh.health[gateway_id].condition is Condition.ALONE
-    return original(mesh, gateway_id) and not (is_alone and has_stand_in)
-
-
 @mutant("everything that may move moves at once", "controller.core.assignment:Assigner._step")
 def moves_all_at_once(original: Original, assigner: Assigner, waiting: Any, now_ns: int) -> Any:
     if assigner._mesh.frozen:
