@@ -73,7 +73,7 @@ class Condition(Word):
     unless it was merely silent, for the first time, and answers a probe."""
     ALONE = "alone"
     """Gateway that returned, answered a probe, and was all that its region's clients had. It is watched for as long,
-    but has its own replicas, is named to these clients while nobody else may serve them, and is down only as one that
+    but has its own replicas, is named to these clients while no other may serve them, and is down only as one that
     was up would be."""
 
 
