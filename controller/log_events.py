@@ -39,6 +39,13 @@ CONTROLLER = (
     ),
     LogEvent("failover_unfrozen", ("info",), (), "Automatic failover and reassignment are resumed."),
     LogEvent(
+        "gateway_alone",
+        ("info",),
+        ("gateway", "reason"),
+        "A gateway that returns is all that its region's clients have. They are led to it, and it has its own "
+        "replicas, while it is watched.",
+    ),
+    LogEvent(
         "gateway_announcement_refused",
         ("error",),
         ("gateway", "reason"),
@@ -79,8 +86,7 @@ CONTROLLER = (
         "gateway_returning",
         ("info",),
         ("gateway", "reason"),
-        "A gateway answers again after it was down. It is watched before it gets more than its own clients and "
-        "replicas, and these only where no other gateway may serve its clients.",
+        "A gateway answers again after it was down, and is watched before it gets its replicas back.",
     ),
     LogEvent(
         "gateway_stream_replaced",

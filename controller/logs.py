@@ -86,6 +86,8 @@ def _of_condition(effect: TellCondition) -> EffectLog:
             return EffectLog("gateway_down", details)
         case Condition.RETURNING:
             return EffectLog("gateway_returning", details)
+        case Condition.ALONE:
+            return EffectLog("gateway_alone", details)
         case Condition.UNKNOWN:
             raise AssertionError("only known conditions are told")
         case _:

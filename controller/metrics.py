@@ -119,7 +119,9 @@ class ControllerMetrics(ServerWatch, HistoryWatch):
             "journal_stopped", "1 after writing the journal failed; a restart begins a new one."
         )
         self._gateways = self._level(
-            "gateways", "Registered gateways, by condition: `unknown`, `up`, `down` or `returning`.", ("condition",)
+            "gateways",
+            "Registered gateways, by condition: `unknown`, `up`, `down`, `returning` or `alone`.",
+            ("condition",),
         )
         self._read_at_scrape = {name: self._level(name, words) for name, words in _READ_AT_SCRAPE.items()}
         ProcessCollector(registry=self.registry)

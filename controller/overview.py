@@ -42,6 +42,7 @@ _CONDITIONS = {
     Condition.UP: Health.HEALTHY,
     Condition.DOWN: Health.DOWN,
     Condition.RETURNING: Health.DEGRADED,
+    Condition.ALONE: Health.DEGRADED,
 }
 
 

@@ -251,11 +251,11 @@ class StateManager:
         self.store_writer.keep(changes | {documents.ASSIGNMENT: str(effect.version).encode()})
 
     def _keep_condition(self, gateway_id: GatewayId, condition: Condition) -> None:
-        """Store whether a gateway is down. A returning gateway counts as down until it is up."""
+        """Store whether a gateway is down. A returning gateway counts as down until it is relied on."""
         if condition is Condition.DOWN and gateway_id not in self._down:
             self._down.add(gateway_id)
             self.store_writer.keep({documents.DOWN + gateway_id: b""})
-        elif condition is Condition.UP:
+        elif condition in (Condition.UP, Condition.ALONE):
             self._forget_down([gateway_id])
 
     def _forget_down(self, gateways: Iterable[GatewayId]) -> None:

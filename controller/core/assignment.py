@@ -157,6 +157,7 @@ class _Search:
         self._mesh = mesh
         self._takers = mesh.takers()
         self._taking = {entry.gateway_id for entry in self._takers}
+        self._alone = mesh.alone()
         self._burden = Counter(owners.values())
         self._adopters: dict[Requirements, Adopters] = {}
         self._allowed: dict[tuple[GatewayId, GatewayId], bool] = {}
@@ -217,7 +218,7 @@ class _Search:
         pinned = replica.pinned_to
         if pinned is not None and pinned in self._taking and self._may_have(pinned, required, owner):
             return pinned
-        if replica.home in self._taking or replica.home in self._mesh.alone:
+        if replica.home in self._taking or replica.home in self._alone:
             return replica.home
         home = self._mesh.health.get(replica.home)
         is_unknown = home is not None and home.condition is Condition.UNKNOWN

@@ -105,9 +105,7 @@ class ControllerCore(MeshState):
         if not self._is_settled or (step_ns is not None and now_ns >= step_ns):
             self._is_settled = True
             areas = self._areas()
-            self.alone = self._returning_among(areas)
-            kept = self.alone | (self.kept & self.gateways.keys())
-            self.kept = frozenset(each for each in kept if self.health[each].condition is Condition.RETURNING)
+            self._rely_on_those_named(areas)
             self._assign(now_ns)
             self._publish(areas)
         elif self._has_new_distance:
@@ -146,7 +144,7 @@ class ControllerCore(MeshState):
                     health.disconnect(event.detail, now_ns)
             case GatewayProbed():
                 if (health := self.health.get(event.gateway_id)) is not None:
-                    is_first_answer = event.healthy and not health.was_answered
+                    is_first_answer = event.healthy and not health.has_answered
                     self._is_settled &= not (is_first_answer and health.condition is Condition.RETURNING)
                     health.probe(event.healthy, event.detail, now_ns, was_refused=event.was_refused)
             case PeersHeard():
@@ -311,9 +309,11 @@ class ControllerCore(MeshState):
 
     def _turn_ns(self, gateway_id: GatewayId, health: GatewayHealth, heard: Mapping[GatewayId, int]) -> int | None:
         """Time at which the gateway's condition changes if no event comes first; None: it does not."""
-        if health.condition in HOLDS and not (health.condition is Condition.UNKNOWN and health.connected):
+        back_ns = health.back_at_ns(self.config)
+        is_watched = health.condition is not Condition.UP and back_ns is not None
+        if health.condition in HOLDS and not is_watched:
             return None if self.frozen else self._silent_at_ns(gateway_id, health, heard)
-        return health.back_at_ns(self.config)
+        return back_ns
 
     def _look_at_gateways(self, heard: Mapping[GatewayId, int], now_ns: int) -> None:
         for gateway_id, health in self.health.items():
@@ -437,8 +437,8 @@ class ControllerCore(MeshState):
         returning = [
             entry
             for gateway_id, entry in self.gateways.items()
-            if (health := self.health[gateway_id]).condition is Condition.RETURNING
-            if health.was_answered or gateway_id in self.alone
+            if (health := self.health[gateway_id]).condition is Condition.ALONE
+            or (health.condition is Condition.RETURNING and health.has_answered)
         ]
         return areas_of(
             self.gateways.values(),
@@ -450,26 +450,31 @@ class ControllerCore(MeshState):
             last_further=self._further,
         )
 
-    def _returning_among(self, areas: tuple[Area, ...]) -> frozenset[GatewayId]:
-        """Gateways named in the areas that return; a drained one is not given its replicas."""
-        named = {each for area in areas for each in area.gateways}
-        return frozenset(
-            each
-            for each in named
-            if self.health[each].condition is Condition.RETURNING and not self.gateways[each].is_drained
-        )
+    def _rely_on_those_named(self, areas: tuple[Area, ...]) -> None:
+        """Note which gateways that return are named: they are all that their region's clients have."""
+        for gateway_id in sorted({each for area in areas for each in area.gateways}):
+            health = self.health[gateway_id]
+            if health.condition is Condition.RETURNING:
+                health.condition = Condition.ALONE
+                self._effects.append(TellCondition(gateway_id, Condition.ALONE, "clients of its region have no other"))
 
     def _publish(self, areas: tuple[Area, ...]) -> None:
-        """Publish the records if they changed. With no gateway living the last records stay: no empty answer is
-        published."""
+        """Publish the records if they changed. With no gateway living no empty answer is published: the last records
+        stay, but for the clients of those that are alone."""
         self._has_new_distance = False
-        living = self.living()
-        if not living:
+        if living := self.living():
+            self._further = {
+                each.region: {self.gateways[name].place.region for name in each.gateways}
+                for each in areas
+                if each.further
+            }
+            anywhere = anywhere_of(living, self.config)
+        elif self.tree is None or not any(each.gateways for each in areas):
             return
-        self._further = {
-            each.region: {self.gateways[name].place.region for name in each.gateways} for each in areas if each.further
-        }
-        anywhere = anywhere_of(living, self.config)
+        else:
+            last = {each.region: each for each in self.tree.areas}
+            areas = tuple(each if each.gateways else last.get(each.region, each) for each in areas)
+            anywhere = self.tree.anywhere
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1
             self.tree = RecordTree(version, self.config.ttl_s, areas, anywhere)

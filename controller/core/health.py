@@ -33,6 +33,7 @@ class GatewayHealth:
         "connected",
         "detail",
         "falls",
+        "has_answered",
         "is_proven_gone",
         "known_since_ns",
         "lost_ns",
@@ -51,6 +52,8 @@ class GatewayHealth:
         self.probe_failures = 0
         self.was_answered = False
         """The gateway answered the last probe."""
+        self.has_answered = False
+        """The gateway has answered a probe, of those since its stream was last lost."""
         self.was_refused = False
         """The gateway's host refused the last probe."""
         self.is_proven_gone = False
@@ -91,11 +94,12 @@ class GatewayHealth:
             self.connected = False
             self.lost_ns = now_ns
         self.detail = detail
-        self.was_answered = False  # another process may come back
+        self.was_answered = self.has_answered = False  # another process may come back
         self.answers_since_ns = None
 
     def probe(self, healthy: bool, detail: str, now_ns: int, *, was_refused: bool = False) -> None:
         self.was_answered, self.was_refused = healthy, was_refused
+        self.has_answered = healthy or (self.has_answered and self.connected)
         self.was_gone |= was_refused
         if healthy and self.condition is Condition.UP:
             self.was_gone = False

@@ -55,14 +55,13 @@ def areas_of(
     """Return one area for each region that has a gateway, living or not.
 
     A drained gateway is named only where no other may be, and one of `returning`, which answer and are not up yet, only
-    in its own region and where no other has an address. A region's own gateways are its nearest. The nearest come
-    first, then one of each further region.
+    in its own region and where no other that may be named has an address. A region's own gateways are its nearest. The
+    nearest come first, then one of each further region.
     """
     every_gateway = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
-    by_region: dict[RegionName, list[GatewayEntry]] = {}
-    for each in there:
-        by_region.setdefault(each.place.region, []).append(each)
+    by_region = _by_region(there)
+    back_in = _by_region(each for each in returning if each.addresses)
     regions = {each.place.region: each for each in reversed(every_gateway)}
     mesh = _Mesh(policy_of, geography, last_further)
     areas = []
@@ -70,14 +69,18 @@ def areas_of(
         policy = policy_of(standing_for.place.region)
         rule = None if policy is None else processing_rule(policy, _EVERYONE_ELSE)
         may_be_sent = partial(_may_be_sent, standing_for.place, rule=rule, config=config)
-        own = by_region.get(standing_for.place.region, ())
-        chosen = [each for each in own if not each.is_drained and may_be_sent(each.place)]
+        own = [each for each in by_region.get(standing_for.place.region, ()) if may_be_sent(each.place)]
+        chosen = [each for each in own if not each.is_drained and each.addresses]
         if not chosen:
             allowed = [each for each in there if may_be_sent(each.place)]
-            undrained = [each for each in allowed if not each.is_drained]
-            chosen = _nearest(standing_for, undrained or allowed, geography)
-        if not addresses_of(chosen):
-            chosen = [each for each in returning if each.place == standing_for.place] or chosen
+            reached = _undrained([each for each in allowed if each.addresses])
+            back = [each for each in back_in.get(standing_for.place.region, ()) if each.place == standing_for.place]
+            chosen = (
+                _nearest(standing_for, reached, geography)
+                or _undrained(back)
+                or [each for each in own if not each.is_drained]
+                or _nearest(standing_for, _undrained(allowed), geography)
+            )
         chosen = sorted(chosen, key=_by_name)
         further: dict[GatewayEntry, tuple[str, ...]] = {}
         if chosen and policy is not None and config.further_gateways:
@@ -85,6 +88,18 @@ def areas_of(
             further = dict(islice(_further(standing_for, chosen, may_be_named, mesh), config.further_gateways))
         areas.append(_area(standing_for, chosen, further, policy, config))
     return tuple(areas)
+
+
+def _by_region(gateways: Iterable[GatewayEntry]) -> dict[RegionName, list[GatewayEntry]]:
+    found: dict[RegionName, list[GatewayEntry]] = {}
+    for each in gateways:
+        found.setdefault(each.place.region, []).append(each)
+    return found
+
+
+def _undrained(gateways: list[GatewayEntry]) -> list[GatewayEntry]:
+    """Return those that are not drained, or all where each is."""
+    return [each for each in gateways if not each.is_drained] or gateways
 
 
 def _further(

@@ -13,7 +13,7 @@ from gateway.core.kernel.narrowing import narrowed
 from gateway.core.kernel.residency import ResidencyPolicy, accepted_origins
 from gateway.core.vocabulary import GatewayId, PlaceRule, RegionName, ReplicaId
 
-HOLDS = frozenset({Condition.UP, Condition.UNKNOWN})
+HOLDS = frozenset({Condition.UP, Condition.UNKNOWN, Condition.ALONE})
 """Conditions in which a gateway keeps its replicas."""
 
 
@@ -39,11 +39,6 @@ class MeshState:
         """Granted replicas that gateways report as left out and are not offered again for a while, by gateway. A
         gateway's own replicas are never among them."""
         self.geography = Geography()
-        self.alone: frozenset[GatewayId] = frozenset()
-        """Gateways that return and are all that clients of their region have: while they are observed, they are named
-        to these clients and have their own replicas, and nothing else."""
-        self.kept: frozenset[GatewayId] = frozenset()
-        """Gateways that return and have been alone meanwhile: they keep the replicas that they have."""
         self.frozen = ""
         """Reason why failover and reassignment are suspended; empty while they are not."""
 
@@ -75,7 +70,7 @@ class MeshState:
 
     def holds(self, gateway_id: GatewayId) -> bool:
         """True if the gateway keeps its replicas."""
-        return self.health[gateway_id].condition in HOLDS or gateway_id in self.kept
+        return self.health[gateway_id].condition in HOLDS
 
     def takers(self) -> list[GatewayEntry]:
         """Gateways that may be given replicas: up and not drained; never one not heard from yet."""
@@ -84,6 +79,14 @@ class MeshState:
             for entry in self.gateways.values()
             if not entry.is_drained and self.health[entry.gateway_id].condition is Condition.UP
         ]
+
+    def alone(self) -> set[GatewayId]:
+        """Gateways that are given their own replicas and no others."""
+        return {
+            gateway_id
+            for gateway_id, entry in self.gateways.items()
+            if not entry.is_drained and self.health[gateway_id].condition is Condition.ALONE
+        }
 
     def heard(self) -> dict[GatewayId, int]:
         """Gateways with an open stream, each with the time of its last report on its peers; 0 before the first."""

@@ -70,7 +70,11 @@ class Condition(Word):
     DOWN = "down"
     RETURNING = "returning"
     """Gateway whose stream is open again after it was down; it is watched for a while before it gets replicas back,
-    unless it was merely silent, for the first time, and answers a probe, or is all that its region's clients have."""
+    unless it was merely silent, for the first time, and answers a probe."""
+    ALONE = "alone"
+    """Gateway that returned, answered a probe, and was all that its region's clients had. It is watched for as long,
+    but has its own replicas, is named to these clients while no other may serve them, and is down only as one that
+    was up would be."""
 
 
 class HeardPeer(Struct, frozen=True):

@@ -68,8 +68,8 @@ class _Seen:
     failures: int = 0
     was_answered: bool = False
     """True if it answered the last probe."""
-    is_back: bool = False
-    """True if it has answered a probe since it returns, and is not up yet."""
+    has_answered: bool = False
+    """True if it has answered a probe, of those since its stream was last lost."""
     was_refused: bool = False
     is_gone: bool = False
     """True if its host refused probes and most connected peers lost it too; until it is heard from again."""
@@ -86,7 +86,7 @@ class _Seen:
 
     def disconnect(self, clock_ns: int) -> None:
         """Note that its stream has ended."""
-        self.is_connected = self.was_answered = False
+        self.is_connected = self.was_answered = self.has_answered = False
         self.well_since_ns, self.lost_ns = None, clock_ns
 
 
@@ -97,6 +97,8 @@ class _ControllerView:
     seen: dict[GatewayId, _Seen] = field(default_factory=dict)
     gateways: dict[GatewayId, GatewayEntry] = field(default_factory=dict)
     policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
+    areas: dict[RegionName, Area] = field(default_factory=dict)
+    """Areas of the records last published."""
     owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
     restored_down: frozenset[GatewayId] = frozenset()
     """Gateways that were down when the controller began; empty once they are registered, which is the next event."""
@@ -361,7 +363,6 @@ class ControlWatch:
         self._take_in(event, clock_ns)
         for seen in self._mind.seen.values():
             seen.is_gone = not seen.is_connected and (seen.is_gone or self._is_gone(seen))
-        self._note_back(effects)
         for effect in effects:
             match effect:
                 case ordered.TellFrozen():
@@ -376,13 +377,6 @@ class ControlWatch:
                     self._check_records(effect.tree)
                 case _:
                     pass
-
-    def _note_back(self, effects: list[Order]) -> None:
-        """Note which gateways answer again and are watched, once what was told of them is in force."""
-        told = {each.gateway_id: each.condition for each in effects if isinstance(each, ordered.TellCondition)}
-        for gateway_id, seen in self._mind.seen.items():
-            returns = told.get(gateway_id, seen.condition) is Condition.RETURNING
-            seen.is_back = returns and (seen.is_back or seen.was_answered)
 
     def _take_in(self, event: News, clock_ns: int) -> None:
         match event:
@@ -412,6 +406,7 @@ class ControlWatch:
                 seen = self._mind.seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
                 seen.was_answered, seen.was_refused = event.healthy, event.was_refused
+                seen.has_answered = event.healthy or (seen.has_answered and seen.is_connected)
                 is_well = event.healthy and seen.condition is Condition.UP
                 seen.was_gone = not is_well and (seen.was_gone or event.was_refused)
                 seen.is_gone &= not event.healthy
@@ -443,6 +438,9 @@ class ControlWatch:
             self._expect("no gateway is called down while frozen", not self._mind.frozen, told.gateway_id)
             self._expect("no gateway is called down when most are missing at once", is_sure, told.gateway_id)
             self._note_fall(seen, clock_ns)
+        if told.condition is Condition.ALONE:
+            is_due = before is Condition.RETURNING and seen.has_answered and self._is_alone(told.gateway_id)
+            self._expect("who is called alone answers, and is all that its clients have", is_due, told.gateway_id)
         if told.condition is Condition.UP:
             if before is not Condition.UNKNOWN:
                 self._check_return(told.gateway_id, seen, clock_ns)
@@ -504,8 +502,8 @@ class ControlWatch:
             before = self._mind.owners.get(replica_id)
             home = self._homes[replica_id]
             self._expect("nothing is assigned against a policy", self._may_have(home, owner), f"{replica_id}: {owner}")
-            is_watched = self._mind.seen[owner].condition is Condition.RETURNING
-            is_due = not is_watched or (owner == home and self._is_alone(owner))
+            condition = self._mind.seen[owner].condition
+            is_due = condition in _LIVES or (condition is Condition.ALONE and owner == home)
             self._expect("who is watched is given only its own, and only if alone", is_due, f"{replica_id}: {owner}")
             is_offered = owner == home or not self._has_refused(owner, replica_id, clock_ns)
             self._expect(
@@ -515,7 +513,7 @@ class ControlWatch:
                 continue
             self._expect("nothing moves while frozen", not self._mind.frozen, f"{replica_id} from {before} to {owner}")
             is_served = before == home or not self._has_refused(before, replica_id, clock_ns)
-            if is_served and self._mind.seen[before].condition in (Condition.UP, Condition.UNKNOWN):
+            if is_served and self._mind.seen[before].condition in (*_LIVES, Condition.ALONE):
                 moved.setdefault(home, set()).add(replica_id)
         for home, replicas in moved.items():
             self._check_step(home, replicas, clock_ns)
@@ -530,11 +528,11 @@ class ControlWatch:
             self._expect("a pool's workers have one owner", len(owners) == 1, f"{sorted(pool)}: {owners}")
 
     def _is_alone(self, gateway_id: GatewayId) -> bool:
-        """True if the gateway answers again, and clients of its region may be sent to none that lives."""
+        """True if clients of the gateway's region may be sent to none that lives."""
         place = self._mind.gateways[gateway_id].place
         area = Area(place.region, place.jurisdiction, (), ())
         lives = [each for each, seen in self._mind.seen.items() if seen.condition in _LIVES]
-        return self._mind.seen[gateway_id].is_back and not any(self._may_be_sent(area, each) for each in lives)
+        return not any(self._may_be_sent(area, each) for each in lives)
 
     def _has_refused(self, gateway_id: GatewayId, replica_id: ReplicaId, clock_ns: int) -> bool:
         since_ns = self._mind.refused_ns.get((gateway_id, replica_id))
@@ -569,6 +567,8 @@ class ControlWatch:
         lives = {gateway_id for gateway_id, seen in self._mind.seen.items() if seen.condition in _LIVES}
         self._expect("nothing at all is never published", bool(tree.anywhere), f"version {tree.version}")
         for area in tree.areas:
+            if not lives and area == self._mind.areas.get(area.region):
+                continue
             allowed = {each for each in lives if self._may_be_sent(area, each)} or self._back_in(area.region)
             there = set(area.gateways)
             detail = f"{area.region} of version {tree.version}: {sorted(there)}"
@@ -577,15 +577,20 @@ class ControlWatch:
             )
             self._expect("no name leads to a gateway that is down or not allowed", there <= allowed, detail)
             self._check_further(area, detail)
-        watched = {each for each, seen in self._mind.seen.items() if seen.is_back}
+        self._mind.areas = {area.region: area for area in tree.areas}
+        watched = {each for each, seen in self._mind.seen.items() if seen.condition is Condition.ALONE}
         shown = {address for each in watched for address in self._mind.gateways[each].addresses}
-        is_led_there = bool(shown & set(tree.anywhere))
+        is_led_there = bool(lives and shown & set(tree.anywhere))
         self._expect("clients from anywhere are led to no gateway that is watched", not is_led_there, f"{watched}")
 
     def _back_in(self, region: RegionName) -> set[GatewayId]:
-        """Gateways of the region that answer again, and are watched."""
-        back = [each for each, seen in self._mind.seen.items() if seen.is_back]
-        return {each for each in back if self._mind.gateways[each].place.region == region}
+        """Gateways of the region that have answered since they returned, and are watched."""
+        return {
+            each
+            for each, seen in self._mind.seen.items()
+            if seen.condition is Condition.ALONE or (seen.condition is Condition.RETURNING and seen.has_answered)
+            if self._mind.gateways[each].place.region == region
+        }
 
     def _may_be_sent(self, area: Area, to: GatewayId) -> bool:
         """True if a client of this area may be sent to the gateway, by its region's policy and the closed

@@ -328,14 +328,14 @@ class SimController:
 
     def _is_kept(self, effect: Effect) -> bool:
         """True if an effect is written to the store, as in the live controller: a returning gateway stays down until it
-        is up."""
+        is relied on."""
         if not isinstance(effect, TellCondition):
             return isinstance(effect, KeepOwners | KeepPolicy | PublishRecords)
         was_down = effect.gateway_id in self._down
         if effect.condition is Condition.DOWN:
             self._down.add(effect.gateway_id)
             return not was_down
-        if effect.condition is Condition.UP:
+        if effect.condition in (Condition.UP, Condition.ALONE):
             self._down.discard(effect.gateway_id)
             return was_down
         return False

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from controller.core.assignment import Assigner
 from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
-from controller.core.effects import Effect
+from controller.core.effects import Effect, TellCondition
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
 from controller.core.vocabulary import Condition
@@ -325,17 +325,22 @@ def names_none_that_returns(original: Original, *known: Any, returning: Any, **m
     return original(*known, returning=(), **more)
 
 
-@mutant("who returns has its own, alone or not", "controller.core.controller_core:ControllerCore._returning_among")
-def gives_back_at_once(original: Original, core: ControllerCore, areas: Any) -> frozenset[GatewayId]:
-    return frozenset(each for each, health in core.health.items() if health.condition is Condition.RETURNING)
+@mutant("who returns is relied on, alone or not", "controller.core.controller_core:ControllerCore._rely_on_those_named")
+def relies_on_all_that_return(original: Original, core: ControllerCore, areas: Any) -> None:
+    for gateway_id, health in core.health.items():
+        if health.condition is Condition.RETURNING:
+            health.condition = Condition.ALONE
+            core._effects.append(TellCondition(gateway_id, Condition.ALONE, ""))
 
 
 @mutant("who returns is named before it answers", "controller.core.controller_core:ControllerCore._areas")
 def names_who_only_connects(original: Original, core: ControllerCore) -> Any:
-    alone = core.alone
-    core.alone = frozenset(core.gateways)
+    answered = {gateway_id: health.has_answered for gateway_id, health in core.health.items()}
+    for health in core.health.values():
+        health.has_answered = True
     areas = original(core)
-    core.alone = alone
+    for gateway_id, health in core.health.items():
+        health.has_answered = answered[gateway_id]
     return areas
 
 

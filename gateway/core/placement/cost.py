@@ -379,8 +379,8 @@ class CostPolicy(Policy):
     def _cheapest_peer(
         self, profile: RequestProfile, mask: int, cost_max_ns: float = inf, *, must_fit: bool = True
     ) -> tuple[int, int, float]:
-        """Return the slot (−1: no peer costs less than `cost_max_ns`), the blocks of the prompt that it has, and its
-        cost. A peer whose round trip alone costs as much is passed over, without a look at its load and caches."""
+        """Return the cheapest peer's slot (−1: none fits whose round trip alone costs less than `cost_max_ns`), the
+        blocks of the prompt that it has, and its cost. Load and caches of peers that are as far are not looked at."""
         fleet = self.fleet
         least_way = _DISTANCE_WEIGHT * self._least_ways(profile) * self._delay_weight
         best, best_blocks, best_key = -1, 0, (0.0, 0)

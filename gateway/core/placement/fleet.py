@@ -70,8 +70,8 @@ class Fleet:
         exact matches."""
         self.told_match: ToldMatch | None = None
         """Set by a feature that hears from peers what their replicas hold."""
-        self._loads: dict[int, tuple[Sequence[ModelCapacity], dict[ModelName, PeerLoad]]] = {}
-        """Sums over each peer's capacities, by slot and model, with the capacities that they are of."""
+        self._loads: dict[int, tuple[Sequence[ModelCapacity], dict[tuple[ModelName, PoolFit | None], PeerLoad]]] = {}
+        """Sums over each peer's capacities, by slot, and by model and pools, with the capacities that they are of."""
         self.empty_indexes(config)
 
     def empty_indexes(self, config: PlacementConfig) -> None:
@@ -165,19 +165,17 @@ class Fleet:
 
     def _load_told(self, slot: int, model: ModelName) -> PeerLoad:
         """Sums over the peer's capacities that the request being placed would run on. They are computed once for each
-        heartbeat, unless pools are chosen by the request or the peer does not serve the model."""
+        heartbeat, unless the peer does not serve the model."""
         served = self._peers.at(slot).served
-        if self.fit is not None:
-            return PeerLoad(self.served_by(slot, model))
         known = self._loads.get(slot)
         if known is None or known[0] is not served:
             known = self._loads[slot] = served, {}
-        load = known[1].get(model)
+        load = known[1].get((model, self.fit))
         if load is None:
             capacities = self.served_by(slot, model)
             load = PeerLoad(capacities)
             if capacities:
-                known[1][model] = load
+                known[1][model, self.fit] = load
         return load
 
     def total_load(self, mask: int) -> int:

@@ -134,9 +134,9 @@ async def test_what_the_name_says_is_told_at_once_and_its_version_rises_over_res
         assert (again[-1].zone, again[-1].version) == ("other.test.", first + 3)
 
 
-async def test_who_was_down_is_not_named_by_the_next_controller_until_it_answers() -> None:
-    store = MemoryStore()
-    us = GatewayId("us-1")
+async def store_with_us_down() -> MemoryStore:
+    """Store of a controller whose gateway `us-1` was killed."""
+    store, us = MemoryStore(), GatewayId("us-1")
     async with running_desk(store, NAMING) as manager:
         for each in HELLOS:
             await manager.register(each)
@@ -147,6 +147,11 @@ async def test_who_was_down_is_not_named_by_the_next_controller_until_it_answers
             manager.driver.submit(GatewayProbed(us, healthy=False, was_refused=True))
         assert manager.core.health[us].condition is Condition.DOWN
         await until(lambda: not manager.store_writer.pending)
+    return store
+
+
+async def test_who_was_down_is_not_named_by_the_next_controller_until_it_answers() -> None:
+    store, us = await store_with_us_down(), GatewayId("us-1")
     clock = StillClock(1)
     async with running_desk(store, NAMING, clock=clock) as manager:
         assert manager.core.health[us].condition is Condition.DOWN
@@ -160,6 +165,19 @@ async def test_who_was_down_is_not_named_by_the_next_controller_until_it_answers
         clock.now += 60 * 10**9
         manager.driver.submit(ControllerTimePassed())
         assert manager.core.health[us].condition is Condition.UP
+        await until(lambda: not manager.store_writer.pending)
+        assert not documents.down_in(store.documents)
+
+
+async def test_one_that_its_clients_rely_on_is_not_remembered_as_down() -> None:
+    store, us = await store_with_us_down(), GatewayId("us-1")
+    assert documents.down_in(store.documents)
+    async with running_desk(store, NAMING) as manager:
+        manager.configure(ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction})), NAMING)
+        for each in HELLOS:
+            manager.connected(each)
+        manager.driver.submit(GatewayProbed(us, healthy=True))
+        assert manager.core.health[us].condition is Condition.ALONE
         await until(lambda: not manager.store_writer.pending)
         assert not documents.down_in(store.documents)
 

@@ -309,7 +309,7 @@ class TestReturn:
             told.connect("eu")
             assert self.named(told) == (), "it has not answered yet"
             told.probe("eu", healthy=True)
-            assert told.condition("eu") is Condition.RETURNING
+            assert told.condition("eu") is Condition.ALONE
             assert self.named(told) == ("eu",)
             tree = told.last(effects.PublishRecords).tree
             assert set(tree.anywhere).isdisjoint(told.core.gateways[GatewayId("eu")].addresses)
@@ -323,19 +323,58 @@ class TestReturn:
             told.wait(told.core.config.return_after_ns << fall)
             assert told.condition("eu") is Condition.UP
 
-    def test_a_probe_that_fails_meanwhile_takes_nothing_from_it_and_a_broken_stream_all(self) -> None:
-        told = self.closed_mesh()
+    def test_one_that_is_alone_is_down_only_as_one_that_was_up_would_be(self) -> None:
+        told = self.alone_mesh()
+        told.wait(3 * told.core.config.step_ns)
+        told.probe("eu")
+        assert self.named(told) == ("eu",)
+        told.disconnect("eu")
+        for _ in range(told.core.config.probe_failures_min):
+            told.heard("us", "eu")
+            told.probe("eu")
+        assert (told.condition("eu"), self.named(told)) == (Condition.ALONE, ("eu",)), "a peer hears it"
+        assert len(told.owned_by("eu")) == EVERYTHING
+        told.kill("eu")
+        assert (told.condition("eu"), self.named(told)) == (Condition.DOWN, ())
+        assert told.owned_by("eu") == []
+        assert [each.gateway_id for each in told.all(effects.StartRecovery)] == ["eu", "eu"]
+        assert told.core.health[GatewayId("eu")].falls == 2
+        told.connect("eu")
+        assert self.named(told) == (), "another process may have come back"
+
+    @pytest.mark.parametrize("is_ordered", [True, False])
+    def test_a_freeze_protects_one_that_is_alone(self, *, is_ordered: bool) -> None:
+        told = self.alone_mesh()
+        if is_ordered:
+            told.tell(events.FreezeOrdered("maintenance"))
+        else:
+            told.disconnect("us")
+            told.disconnect("ap")
+        assert told.core.frozen
+        told.disconnect("eu")
+        told.probe("eu", times=told.core.config.probe_failures_min, was_refused=True)
+        assert (told.condition("eu"), self.named(told)) == (Condition.ALONE, ("eu",))
+
+    def test_an_answer_counts_until_the_stream_breaks_also_for_one_that_is_alone_later(self) -> None:
+        told = self.closed_mesh(gateway("eu2", EU))
         told.kill("eu")
         told.connect("eu")
         told.probe("eu", healthy=True)
         told.probe("eu")
-        told.kill("ap")
-        assert self.named(told) == ("eu",)
-        told.disconnect("eu")
-        assert self.named(told) == ()
-        assert told.owned_by("eu") == []
-        told.connect("eu")
-        assert self.named(told) == (), "another process may have come back"
+        assert told.condition("eu") is Condition.RETURNING
+        told.kill("eu2")
+        assert (told.condition("eu"), self.named(told)) == (Condition.ALONE, ("eu",))
+
+    def test_of_those_that_return_a_drained_one_is_named_only_by_itself(self) -> None:
+        told = self.closed_mesh(gateway("eu2", EU))
+        for name in ("eu", "eu2"):
+            told.kill(name)
+        drained = [replace(each, is_drained=each.gateway_id == "eu") for each in told.core.gateways.values()]
+        told.register(drained, told.core.replicas.values())
+        for name, named in (("eu", ("eu",)), ("eu2", ("eu2",))):
+            told.connect(name)
+            told.probe(name, healthy=True)
+            assert self.named(told) == named
 
     def test_one_that_another_stands_in_for_has_nothing_while_it_is_watched(self) -> None:
         told = self.closed_mesh(gateway("eu2", EU))
@@ -361,13 +400,12 @@ class TestReturn:
         own = told.owned_by("eu")
         assert len(own) == EVERYTHING
         told.wait(told.core.config.return_after_ns - 3 * told.core.config.step_ns)
-        assert (told.condition("eu2"), told.condition("eu")) == (Condition.UP, Condition.RETURNING)
+        assert (told.condition("eu2"), told.condition("eu")) == (Condition.UP, Condition.ALONE)
         assert self.named(told) == ("eu2",)
         assert told.owned_by("eu") == own
         told.wait(told.core.config.return_after_ns)
         assert told.condition("eu") is Condition.UP
         assert told.owned_by("eu") == own
-        assert not told.core.kept
 
     def test_two_that_return_together_are_named_together(self) -> None:
         told = self.closed_mesh(gateway("eu2", EU))
@@ -385,7 +423,7 @@ class TestReturn:
         told.probe("eu", healthy=True)
         assert self.named(told) == ("eu",)
 
-    def test_the_first_of_all_that_return_stands_in_for_no_other(self) -> None:
+    def test_of_all_that_return_each_is_named_to_its_own_clients_and_the_last_records_stay_for_others(self) -> None:
         told = mesh()
         told.tell(events.FreezeLifted())
         for name in ("us", "eu", "ap"):
@@ -393,12 +431,16 @@ class TestReturn:
         told.tell(events.FreezeLifted())
         told.probe("ap", times=3, was_refused=True)
         before = told.core.tree
-        for name in ("us", "eu", "ap"):
+        assert before is not None
+        named = dict.fromkeys((US.region, EU.region, AP.region), ("ap",))
+        for name, place in (("us", US), ("eu", EU), ("ap", AP)):
             assert told.condition(name) is Condition.DOWN
-        for name in ("us", "eu", "ap"):
             told.connect(name)
             told.probe(name, healthy=True)
-            assert told.core.tree == before
+            named[place.region] = (name,)
+            assert told.core.tree is not None
+            assert {each.region: each.gateways for each in told.core.tree.areas} == named
+            assert told.core.tree.anywhere == before.anywhere
             assert len(told.owned_by(name)) <= EVERYTHING
 
     def test_a_drained_one_is_named_and_has_no_replicas(self) -> None:
@@ -410,6 +452,15 @@ class TestReturn:
         told.probe("eu", healthy=True)
         assert self.named(told) == ("eu",)
         assert told.owned_by("eu") == []
+
+    def alone_mesh(self) -> Told:
+        """A mesh whose EU is closed, with one gateway there, which has come back."""
+        told = self.closed_mesh()
+        told.kill("eu")
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        assert told.condition("eu") is Condition.ALONE
+        return told
 
     @staticmethod
     def closed_mesh(*more: GatewayEntry) -> Told:

@@ -61,6 +61,13 @@ class TestAreas:
         closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
         assert by_region([US1, drained], closed)[EU.region] == ("eu1",)
 
+    def test_clients_of_a_gateway_without_addresses_are_led_to_the_nearest_that_has_some(self) -> None:
+        nowhere = replace(EU1, addresses=())
+        assert by_region([nowhere, US1])[EU.region] == ("us1",)
+        assert by_region([nowhere, replace(US1, is_drained=True)])[EU.region] == ("us1",)
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        assert by_region([nowhere, US1], closed)[EU.region] == ("eu1",)
+
     def test_a_closed_jurisdiction_lets_others_in_and_nobody_out(self) -> None:
         closed = ControllerConfig(closed_jurisdictions=frozenset({US.jurisdiction}))
         assert by_region([EU1], closed)[US.region] == ()

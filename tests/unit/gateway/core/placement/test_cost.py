@@ -603,7 +603,8 @@ class TestAtAnotherGateway:
     def test_pools_that_do_not_fit_the_request_count_for_nothing(self) -> None:
         told = Told(abroad=True)
         told.hear(load=4)
-        for fit, load in ((None, 4), (PoolFit(10, (), (), takes_unknown=False), 0), (None, 4)):
+        fits = [PoolFit(10, (), (), takes_unknown=each) for each in (False, True)]
+        for fit, load in ((None, 4), (fits[0], 0), (fits[1], 4), (fits[0], 0), (fits[1], 4), (None, 4)):
             told.fleet.fit = fit
             assert told.fleet.peer_load_per_replica(0, MODEL) == load
 
