@@ -40,7 +40,7 @@ from controller.core.events import (
     StateRestored,
 )
 from controller.core.health import GatewayHealth
-from controller.core.records import anywhere_of, areas_of
+from controller.core.records import addresses_of, anywhere_of, areas_of, with_last
 from controller.core.state import HOLDS, MeshState
 from controller.core.vocabulary import Condition, GrantRefusal
 from gateway.core.kernel.narrowing import allowed_by_all
@@ -459,8 +459,8 @@ class ControllerCore(MeshState):
                 self._effects.append(TellCondition(gateway_id, Condition.ALONE, "clients of its region have no other"))
 
     def _publish(self, areas: tuple[Area, ...]) -> None:
-        """Publish the records if they changed. With no gateway living no empty answer is published: the last records
-        stay, but for the clients of those that are alone."""
+        """Publish the records if they changed. While no gateway lives, the last ones stay but for clients of those that
+        are alone, and without what no longer holds of them."""
         self._has_new_distance = False
         if living := self.living():
             self._further = {
@@ -472,9 +472,9 @@ class ControllerCore(MeshState):
         elif self.tree is None or not any(each.gateways for each in areas):
             return
         else:
-            last = {each.region: each for each in self.tree.areas}
-            areas = tuple(each if each.gateways else last.get(each.region, each) for each in areas)
-            anywhere = self.tree.anywhere
+            areas = with_last(areas, self.tree.areas, self.gateways, self.effective_policy, self.config)
+            known = addresses_of(self.gateways.values())
+            anywhere = tuple(each for each in self.tree.anywhere if each in known) or self.tree.anywhere
         if self.tree is None or not _says_the_same(self.tree, self.config.ttl_s, areas, anywhere):
             version = 1 if self.tree is None else self.tree.version + 1
             self.tree = RecordTree(version, self.config.ttl_s, areas, anywhere)

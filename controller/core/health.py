@@ -40,7 +40,6 @@ class GatewayHealth:
         "probe_failures",
         "said_by",
         "up_since_ns",
-        "was_answered",
         "was_gone",
         "was_refused",
     )
@@ -50,10 +49,8 @@ class GatewayHealth:
         self.connected = False
         self.detail = "not heard of yet"
         self.probe_failures = 0
-        self.was_answered = False
-        """The gateway answered the last probe."""
         self.has_answered = False
-        """The gateway has answered a probe, of those since its stream was last lost."""
+        """The gateway has answered a probe since it opened its stream, or the last one before."""
         self.was_refused = False
         """The gateway's host refused the last probe."""
         self.is_proven_gone = False
@@ -83,6 +80,8 @@ class GatewayHealth:
     # Observations
 
     def connect(self, now_ns: int) -> None:
+        if self.connected:  # another process may have opened it
+            self.has_answered = False
         self.connected = True
         self.lost_ns = None
         self.probe_failures = 0  # an open stream outweighs the probes that failed before it
@@ -94,11 +93,11 @@ class GatewayHealth:
             self.connected = False
             self.lost_ns = now_ns
         self.detail = detail
-        self.was_answered = self.has_answered = False  # another process may come back
+        self.has_answered = False  # another process may come back
         self.answers_since_ns = None
 
     def probe(self, healthy: bool, detail: str, now_ns: int, *, was_refused: bool = False) -> None:
-        self.was_answered, self.was_refused = healthy, was_refused
+        self.was_refused = was_refused
         self.has_answered = healthy or (self.has_answered and self.connected)
         self.was_gone |= was_refused
         if healthy and self.condition is Condition.UP:
@@ -159,7 +158,7 @@ class GatewayHealth:
         if self.answers_since_ns is None:
             return None
         is_first_silence = self.falls == 1 and not self.was_gone
-        if self.condition is Condition.UNKNOWN or (is_first_silence and self.was_answered):
+        if self.condition is Condition.UNKNOWN or (is_first_silence and self.has_answered):
             return self.answers_since_ns
         wait_ns = min(config.return_after_ns << max(0, self.falls - 1), config.return_after_max_ns)
         return self.answers_since_ns + wait_ns

@@ -13,12 +13,13 @@ from itertools import islice
 from types import MappingProxyType
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from controller.core.config import ControllerConfig
 from controller.core.geography import Geography
 from controller.core.vocabulary import GatewayEntry
 from gateway.core.kernel.residency import ResidencyPolicy, both, processing_rule
-from gateway.core.vocabulary import Place, PlaceRule, RegionName, TenantName
+from gateway.core.vocabulary import GatewayId, Place, PlaceRule, RegionName, TenantName
 from mesh.naming.tree import Area
 
 LastFurther = Mapping[RegionName, Collection[RegionName]]
@@ -54,14 +55,14 @@ def areas_of(
 ) -> tuple[Area, ...]:
     """Return one area for each region that has a gateway, living or not.
 
-    A drained gateway is named only where no other may be, and one of `returning`, which answer and are not up yet, only
-    in its own region and where no other that may be named has an address. A region's own gateways are its nearest. The
-    nearest come first, then one of each further region.
+    A drained gateway is named only where no other that lives may be, one of `returning`, which answer and are not up
+    yet, only in its own region where none that lives may be, and one without addresses only where none with addresses
+    may be. A region's own gateways are its nearest. The nearest come first, then one of each further region.
     """
     every_gateway = sorted(gateways, key=lambda each: (each.place.region, each.gateway_id))
     there = list(living)
     by_region = _by_region(there)
-    back_in = _by_region(each for each in returning if each.addresses)
+    back_in = _by_region(returning)
     regions = {each.place.region: each for each in reversed(every_gateway)}
     mesh = _Mesh(policy_of, geography, last_further)
     areas = []
@@ -69,18 +70,12 @@ def areas_of(
         policy = policy_of(standing_for.place.region)
         rule = None if policy is None else processing_rule(policy, _EVERYONE_ELSE)
         may_be_sent = partial(_may_be_sent, standing_for.place, rule=rule, config=config)
-        own = [each for each in by_region.get(standing_for.place.region, ()) if may_be_sent(each.place)]
-        chosen = [each for each in own if not each.is_drained and each.addresses]
+        own = by_region.get(standing_for.place.region, ())
+        chosen = [each for each in own if not each.is_drained and each.addresses and may_be_sent(each.place)]
         if not chosen:
             allowed = [each for each in there if may_be_sent(each.place)]
-            reached = _undrained([each for each in allowed if each.addresses])
             back = [each for each in back_in.get(standing_for.place.region, ()) if each.place == standing_for.place]
-            chosen = (
-                _nearest(standing_for, reached, geography)
-                or _undrained(back)
-                or [each for each in own if not each.is_drained]
-                or _nearest(standing_for, _undrained(allowed), geography)
-            )
+            chosen = _first_choice(standing_for, allowed, back, geography)
         chosen = sorted(chosen, key=_by_name)
         further: dict[GatewayEntry, tuple[str, ...]] = {}
         if chosen and policy is not None and config.further_gateways:
@@ -95,6 +90,52 @@ def _by_region(gateways: Iterable[GatewayEntry]) -> dict[RegionName, list[Gatewa
     for each in gateways:
         found.setdefault(each.place.region, []).append(each)
     return found
+
+
+def _first_choice(
+    client: GatewayEntry, allowed: list[GatewayEntry], back: list[GatewayEntry], geography: Geography
+) -> list[GatewayEntry]:
+    """Return the gateways to name: of those with addresses, and otherwise of the others, the client's own, or those of
+    the nearest region that are allowed, or else the client's own that return."""
+    for has_addresses in (True, False):
+        reached = [each for each in allowed if bool(each.addresses) is has_addresses]
+        own = [each for each in reached if each.place.region == client.place.region and not each.is_drained]
+        returning = [each for each in back if bool(each.addresses) is has_addresses]
+        if found := own or _nearest(client, _undrained(reached), geography) or _undrained(returning):
+            return found
+    return []
+
+
+def with_last(
+    areas: Iterable[Area],
+    last: Iterable[Area],
+    gateways: Mapping[GatewayId, GatewayEntry],
+    policy_of: PolicyOf,
+    config: ControllerConfig,
+) -> tuple[Area, ...]:
+    """Return the areas, with the last answer of a region where the present one has no gateway: its nearest gateways,
+    as far as they are registered with these addresses, and the region's clients may be sent to them now."""
+    before = {each.region: each for each in last}
+    found = []
+    for area in areas:
+        known = before.get(area.region)
+        if area.gateways or known is None:
+            found.append(area)
+            continue
+        policy = policy_of(area.region)
+        rule = None if policy is None else processing_rule(policy, _EVERYONE_ELSE)
+        place = Place(area.region, area.jurisdiction)
+        nearest = set(known.addresses).difference(known.further)
+        registered = [gateways[each] for each in known.gateways if each in gateways]
+        named = [
+            each
+            for each in registered
+            if nearest.intersection(each.addresses) and _may_be_sent(place, each.place, rule, config)
+        ]
+        addresses = tuple(each for each in addresses_of(named) if each in nearest)
+        names = tuple(each.gateway_id for each in named)
+        found.append(replace(area, gateways=names, addresses=addresses, why="") if named else area)
+    return tuple(found)
 
 
 def _undrained(gateways: list[GatewayEntry]) -> list[GatewayEntry]:

@@ -66,10 +66,8 @@ class _Seen:
     condition: Condition = Condition.UNKNOWN
     is_connected: bool = False
     failures: int = 0
-    was_answered: bool = False
-    """True if it answered the last probe."""
     has_answered: bool = False
-    """True if it has answered a probe, of those since its stream was last lost."""
+    """True if it has answered a probe since it opened its stream, or the last one before."""
     was_refused: bool = False
     is_gone: bool = False
     """True if its host refused probes and most connected peers lost it too; until it is heard from again."""
@@ -84,9 +82,16 @@ class _Seen:
     """Time at which its stream was lost; None while it is open, or if there never was one."""
     said_by: dict[GatewayId, HeardPeer] = field(default_factory=dict)
 
+    def connect(self, clock_ns: int) -> None:
+        """Note that it has opened a stream; one that is open may be of another process."""
+        self.has_answered &= not self.is_connected
+        self.is_connected, self.failures, self.lost_ns = True, 0, None
+        if self.well_since_ns is None:
+            self.well_since_ns = clock_ns
+
     def disconnect(self, clock_ns: int) -> None:
         """Note that its stream has ended."""
-        self.is_connected = self.was_answered = self.has_answered = False
+        self.is_connected = self.has_answered = False
         self.well_since_ns, self.lost_ns = None, clock_ns
 
 
@@ -99,6 +104,8 @@ class _ControllerView:
     policies: dict[RegionName, ResidencyPolicy] = field(default_factory=dict)
     areas: dict[RegionName, Area] = field(default_factory=dict)
     """Areas of the records last published."""
+    anywhere: tuple[str, ...] = ()
+    """Addresses for clients from anywhere, likewise."""
     owners: dict[ReplicaId, GatewayId] = field(default_factory=dict)
     restored_down: frozenset[GatewayId] = frozenset()
     """Gateways that were down when the controller began; empty once they are registered, which is the next event."""
@@ -377,6 +384,9 @@ class ControlWatch:
                     self._check_records(effect.tree)
                 case _:
                     pass
+        for effect in effects:
+            if isinstance(effect, ordered.TellCondition) and effect.condition is Condition.ALONE:
+                self._check_named(effect.gateway_id)
 
     def _take_in(self, event: News, clock_ns: int) -> None:
         match event:
@@ -392,10 +402,7 @@ class ControlWatch:
                     self._mind.seen.setdefault(gateway_id, fresh)
                 self._mind.restored_down = frozenset()
             case news.GatewayConnected():
-                seen = self._mind.seen[event.gateway_id]
-                seen.is_connected, seen.failures, seen.lost_ns = True, 0, None
-                if seen.well_since_ns is None:
-                    seen.well_since_ns = clock_ns
+                self._mind.seen[event.gateway_id].connect(clock_ns)
                 for pair in [each for each in self._mind.refused_ns if each[0] == event.gateway_id]:
                     del self._mind.refused_ns[pair]
                 if not any(each.lost_ns is not None for each in self._mind.seen.values()):
@@ -405,7 +412,7 @@ class ControlWatch:
             case news.GatewayProbed():
                 seen = self._mind.seen[event.gateway_id]
                 seen.failures = 0 if event.healthy else seen.failures + 1
-                seen.was_answered, seen.was_refused = event.healthy, event.was_refused
+                seen.was_refused = event.was_refused
                 seen.has_answered = event.healthy or (seen.has_answered and seen.is_connected)
                 is_well = event.healthy and seen.condition is Condition.UP
                 seen.was_gone = not is_well and (seen.was_gone or event.was_refused)
@@ -438,6 +445,7 @@ class ControlWatch:
             self._expect("no gateway is called down while frozen", not self._mind.frozen, told.gateway_id)
             self._expect("no gateway is called down when most are missing at once", is_sure, told.gateway_id)
             self._note_fall(seen, clock_ns)
+            self._mind.steps.pop(told.gateway_id, None)  # what it has next begins anew
         if told.condition is Condition.ALONE:
             is_due = before is Condition.RETURNING and seen.has_answered and self._is_alone(told.gateway_id)
             self._expect("who is called alone answers, and is all that its clients have", is_due, told.gateway_id)
@@ -456,7 +464,7 @@ class ControlWatch:
         that was never gone, and is not known to have fallen before, needs no more than to answer a probe."""
         well_ns = -1 if seen.well_since_ns is None else clock_ns - seen.well_since_ns
         wait_ns = min(self._config.return_after_ns << min(seen.falls - 1, 32), self._config.return_after_max_ns)
-        if seen.falls == 1 and not seen.was_gone and seen.was_answered:
+        if seen.falls == 1 and not seen.was_gone and seen.has_answered:
             wait_ns = 0
         detail = f"{gateway_id}: {well_ns} of {wait_ns} ns"
         self._expect("who returns is watched, but for one that was silent once", well_ns >= wait_ns, detail)
@@ -532,7 +540,8 @@ class ControlWatch:
         place = self._mind.gateways[gateway_id].place
         area = Area(place.region, place.jurisdiction, (), ())
         lives = [each for each, seen in self._mind.seen.items() if seen.condition in _LIVES]
-        return not any(self._may_be_sent(area, each) for each in lives)
+        reached = [each for each in lives if self._mind.gateways[each].addresses]
+        return not any(self._may_be_sent(area, each) for each in reached)
 
     def _has_refused(self, gateway_id: GatewayId, replica_id: ReplicaId, clock_ns: int) -> bool:
         since_ns = self._mind.refused_ns.get((gateway_id, replica_id))
@@ -567,9 +576,7 @@ class ControlWatch:
         lives = {gateway_id for gateway_id, seen in self._mind.seen.items() if seen.condition in _LIVES}
         self._expect("nothing at all is never published", bool(tree.anywhere), f"version {tree.version}")
         for area in tree.areas:
-            if not lives and area == self._mind.areas.get(area.region):
-                continue
-            allowed = {each for each in lives if self._may_be_sent(area, each)} or self._back_in(area.region)
+            allowed = self._allowed(area, lives)
             there = set(area.gateways)
             detail = f"{area.region} of version {tree.version}: {sorted(there)}"
             self._expect(
@@ -577,11 +584,32 @@ class ControlWatch:
             )
             self._expect("no name leads to a gateway that is down or not allowed", there <= allowed, detail)
             self._check_further(area, detail)
-        self._mind.areas = {area.region: area for area in tree.areas}
-        watched = {each for each, seen in self._mind.seen.items() if seen.condition is Condition.ALONE}
-        shown = {address for each in watched for address in self._mind.gateways[each].addresses}
-        is_led_there = bool(lives and shown & set(tree.anywhere))
-        self._expect("clients from anywhere are led to no gateway that is watched", not is_led_there, f"{watched}")
+        if lives:
+            known = {address for each in lives for address in self._mind.gateways[each].addresses}
+        else:
+            known = set(self._mind.anywhere)
+        unknown = set(tree.anywhere) - known
+        self._expect("clients from anywhere are led to gateways that live, or as before", not unknown, f"{unknown}")
+        self._mind.areas, self._mind.anywhere = {area.region: area for area in tree.areas}, tree.anywhere
+
+    def _allowed(self, area: Area, lives: set[GatewayId]) -> set[GatewayId]:
+        """Gateways that may be named to clients of the area: those that live, with addresses where any has some, and
+        else those of the region that are back. Where none lives, what was named last, as far as it is registered."""
+        may_be_named = {each for each in lives if self._may_be_sent(area, each)}
+        reached = {each for each in may_be_named if self._mind.gateways[each].addresses}
+        if found := reached or self._back_in(area.region) or may_be_named:
+            return found
+        last = self._mind.areas.get(area.region)
+        named = () if lives or last is None else last.gateways
+        return {each for each in named if each in self._mind.gateways and self._may_be_sent(area, each)}
+
+    def _check_named(self, gateway_id: GatewayId) -> None:
+        """Check that a gateway that was called alone, or another one that is alone, is named to clients of its region,
+        unless the controller has not published anything yet."""
+        region = self._mind.gateways[gateway_id].place.region
+        area = self._mind.areas.get(region)
+        is_named = area is None or bool(set(area.gateways) & self._back_in(region))
+        self._expect("who is alone is named to clients of its region", is_named, gateway_id)
 
     def _back_in(self, region: RegionName) -> set[GatewayId]:
         """Gateways of the region that have answered since they returned, and are watched."""

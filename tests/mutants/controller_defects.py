@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from controller.core.assignment import Assigner
 from controller.core.config import ControllerConfig
 from controller.core.controller_core import ControllerCore
-from controller.core.effects import Effect, TellCondition
+from controller.core.effects import Effect, PublishRecords, TellCondition
 from controller.core.events import Event
 from controller.core.health import GatewayHealth
+from controller.core.records import addresses_of
 from controller.core.vocabulary import Condition
 from controller.dns.route53.changes import Action, RecordChange
 from gateway.core.features.disaggregated.config import DecodePolicyName
@@ -309,9 +310,9 @@ def trusts_who_flaps(original: Original, health: GatewayHealth, config: Controll
 
 @mutant("a gateway that was silent is up before it answers a probe", "controller.core.health:GatewayHealth.back_at_ns")
 def trusts_who_only_connects(original: Original, health: GatewayHealth, config: ControllerConfig) -> int | None:
-    was_answered, health.was_answered = health.was_answered, True
+    has_answered, health.has_answered = health.has_answered, True
     found: int | None = original(health, config)
-    health.was_answered = was_answered
+    health.has_answered = has_answered
     return found
 
 
@@ -331,6 +332,28 @@ def relies_on_all_that_return(original: Original, core: ControllerCore, areas: A
         if health.condition is Condition.RETURNING:
             health.condition = Condition.ALONE
             core._effects.append(TellCondition(gateway_id, Condition.ALONE, ""))
+
+
+@mutant("clients from anywhere are led to who returns", "controller.core.controller_core:ControllerCore._publish")
+def leads_anywhere_to_who_returns(original: Original, core: ControllerCore, areas: Any) -> None:
+    original(core, areas)
+    back = [core.gateways[each] for each, health in core.health.items() if health.condition is Condition.RETURNING]
+    core._effects = [
+        PublishRecords(replace(each.tree, anywhere=(*each.tree.anywhere, *addresses_of(back))))
+        if isinstance(each, PublishRecords)
+        else each
+        for each in core._effects
+    ]
+
+
+@mutant(
+    "a name leads where the last records did, allowed or not",
+    "controller.core.controller_core:with_last",
+    hunter=f"{_TESTS}/test_controller_core.py",
+)
+def keeps_the_last_answer_whole(original: Original, areas: Any, last: Any, *_: Any) -> Any:
+    before = {each.region: each for each in last}
+    return tuple(each if each.gateways else before.get(each.region, each) for each in areas)
 
 
 @mutant("who returns is named before it answers", "controller.core.controller_core:ControllerCore._areas")

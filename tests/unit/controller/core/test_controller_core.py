@@ -424,12 +424,7 @@ class TestReturn:
         assert self.named(told) == ("eu",)
 
     def test_of_all_that_return_each_is_named_to_its_own_clients_and_the_last_records_stay_for_others(self) -> None:
-        told = mesh()
-        told.tell(events.FreezeLifted())
-        for name in ("us", "eu", "ap"):
-            told.kill(name)
-        told.tell(events.FreezeLifted())
-        told.probe("ap", times=3, was_refused=True)
+        told = self.dead_mesh()
         before = told.core.tree
         assert before is not None
         named = dict.fromkeys((US.region, EU.region, AP.region), ("ap",))
@@ -443,6 +438,39 @@ class TestReturn:
             assert told.core.tree.anywhere == before.anywhere
             assert len(told.owned_by(name)) <= EVERYTHING
 
+    def test_the_last_records_lead_no_client_where_it_may_not_be_sent_any_more_nor_to_who_was_removed(self) -> None:
+        told = self.dead_mesh()
+        (us, eu, ap), owned = told.core.gateways.values(), told.core.replicas.values()
+        closed = ControllerConfig(closed_jurisdictions=frozenset({EU.jurisdiction}))
+        told.tell(events.ControllerConfigApplied(closed))
+        told.connect("us")
+        told.probe("us", healthy=True)
+        named = {each.region: each.gateways for each in told.last(effects.PublishRecords).tree.areas}
+        assert named == {US.region: ("us",), EU.region: (), AP.region: ("ap",)}
+        told.register([us, eu], [each for each in owned if each.home != "ap"])
+        told.probe("us")
+        tree = told.last(effects.PublishRecords).tree
+        assert {each.region: each.gateways for each in tree.areas} == {US.region: ("us",), EU.region: ()}
+        assert tree.anywhere == ap.addresses, "nothing else is known of clients from anywhere"
+
+    def test_one_without_addresses_has_its_own_while_it_is_watched(self) -> None:
+        told = self.closed_mesh()
+        nameless = [replace(each, addresses=()) for each in told.core.gateways.values()]
+        told.register(nameless, told.core.replicas.values())
+        told.kill("eu")
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        assert told.condition("eu") is Condition.ALONE
+
+    def test_an_answer_of_the_process_before_is_none_of_a_newer_stream(self) -> None:
+        told = self.closed_mesh(gateway("eu2", EU))
+        told.kill("eu")
+        told.connect("eu")
+        told.probe("eu", healthy=True)
+        told.connect("eu")
+        told.kill("eu2")
+        assert (told.condition("eu"), self.named(told)) == (Condition.RETURNING, ())
+
     def test_a_drained_one_is_named_and_has_no_replicas(self) -> None:
         told = self.closed_mesh()
         told.kill("eu")
@@ -452,6 +480,17 @@ class TestReturn:
         told.probe("eu", healthy=True)
         assert self.named(told) == ("eu",)
         assert told.owned_by("eu") == []
+
+    @staticmethod
+    def dead_mesh() -> Told:
+        """A mesh whose gateways were killed one after the other, `ap` as the last."""
+        told = mesh()
+        told.tell(events.FreezeLifted())
+        for name in ("us", "eu", "ap"):
+            told.kill(name)
+        told.tell(events.FreezeLifted())
+        told.probe("ap", times=3, was_refused=True)
+        return told
 
     def alone_mesh(self) -> Told:
         """A mesh whose EU is closed, with one gateway there, which has come back."""
