@@ -445,7 +445,7 @@ class ControlWatch:
             self._expect("no gateway is called down while frozen", not self._mind.frozen, told.gateway_id)
             self._expect("no gateway is called down when most are missing at once", is_sure, told.gateway_id)
             self._note_fall(seen, clock_ns)
-            self._mind.steps.pop(told.gateway_id, None)  # what it has next begins anew
+            self._mind.steps.pop(told.gateway_id, None)  # steps begin anew after a fall
         if told.condition is Condition.ALONE:
             is_due = before is Condition.RETURNING and seen.has_answered and self._is_alone(told.gateway_id)
             self._expect("who is called alone answers, and is all that its clients have", is_due, told.gateway_id)
