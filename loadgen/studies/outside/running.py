@@ -16,8 +16,9 @@ from loadgen.studies.outside.tools import LOG
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000
-_PLAIN = ("NO_COLOR=1", "TERM=dumb", "COLUMNS=160", "NO_PROXY=*", "no_proxy=*")
-"""Environment of every tool: what it prints has no colours, and no proxy stands between it and the gateways."""
+_PLAIN = ("NO_COLOR=1", "TERM=dumb", "COLUMNS=160", "NO_PROXY=*", "no_proxy=*", "HF_HUB_OFFLINE=1")
+"""Environment of every tool: what it prints has no colours, no proxy stands between it and the gateways, and it asks
+Hugging Face's hub for nothing that is not in its cache."""
 
 
 @dataclass(frozen=True, slots=True)
