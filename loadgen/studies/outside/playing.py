@@ -39,7 +39,7 @@ _QUIET_S = 30.0
 _VERSION_S = 60.0
 _POLL_S = 0.2
 _ANSWER_TOKENS = 16
-_HUB = "hub"
+HUB = "hub"
 """Folder of the cache in which the tokenizer has a name."""
 _TRACED = 60
 """Requests of the trace."""
@@ -112,7 +112,7 @@ async def _play(folder: Path, runs: Sequence[ToolRun], before: OutsideSetup, tel
                 for run in started:
                     out = _made(folder_of(folder, run))
                     command = [str(programs[run.tool.name]), *run.command(**places, out=out)]
-                    kept = await _keep(run, command, out, mesh.admins.values(), folder / _HUB)
+                    kept = await _keep(run, command, out, mesh.admins.values(), folder / HUB)
                     tell(f"{run.title}: {kept.took_s:.0f} s")
 
 
@@ -206,7 +206,7 @@ def files_in(folder: Path, model: str) -> dict[str, Path]:
     messages = [{"role": "user", "content": "How are you?"}]
     names = {"body": "body.json", "trace": "trace.jsonl", "config": "schemathesis.toml"}
     files = {place: folder / name for place, name in names.items()}
-    files["tokenizer"] = write_tokenizer(folder / _HUB)
+    files["tokenizer"] = write_tokenizer(folder / HUB)
     body = {"model": model, "messages": messages, "max_tokens": _ANSWER_TOKENS}
     files["body"].write_text(json.dumps(body), encoding="utf-8")
     files["trace"].write_text("".join(f"{json.dumps(each)}\n" for each in _trace()), encoding="utf-8")

@@ -27,7 +27,7 @@ from loadgen.studies.long.playing import BOUNDS
 from loadgen.studies.long.sampling import read_process
 from loadgen.studies.outside.counts import COMPLETED, ends_in
 from loadgen.studies.outside.outcomes import SOAK, SOAK_KEPT
-from loadgen.studies.outside.playing import files_in, scenario_in, versions_of
+from loadgen.studies.outside.playing import HUB, files_in, scenario_in, versions_of
 from loadgen.studies.outside.running import ToolEnd, run_tool
 from loadgen.studies.outside.soak import (
     DOWN_S,
@@ -103,13 +103,14 @@ async def _play(
                 async with asyncio.TaskGroup() as loading:
                     kills = plan_kills(load_s, played.mortal, [*mesh.engines])
                     loading.create_task(played.follow(load_s, kills))
-                    end = await run_tool(command, out, load_s + _LATE_S, tasks)
+                    end = await run_tool(command, out, load_s + _LATE_S, tasks, folder / HUB)
                     played.load_ended.set()
                 return end
 
             tell(f"A load of {_WARM_S:.0f} s comes first, of which nothing is kept.")
             warm = SoakPlay(mesh, scenario, tell)
             await load(warm, _WARM_S, folder / _WARM)
+            shutil.rmtree(folder / _WARM)  # a report is looked for in all of the folder
             before = await warm.at_rest()
             played = SoakPlay(mesh, scenario, tell, before=warm.lives)
             end = await load(played, seconds, folder)

@@ -152,11 +152,10 @@ def _printed(read: Callable[[str], Reading]) -> Callable[[Path], Reading]:
     return lambda folder: read((folder / LOG).read_text(encoding="utf-8", errors="replace"))
 
 
-_AIPERF_UNTOKENIZED = (
-    "profile --model {model} --url {us} --url {eu} --url {ap} --endpoint-type chat --streaming"
-    " --use-server-token-count --ui none --random-seed 1 --artifact-dir {out}"
+_AIPERF_OF_ANY_LENGTH = (
+    f"profile --model {{model}} --url {{us}} --url {{eu}} --url {{ap}} --endpoint-type chat --streaming"
+    f" --tokenizer {TOKENIZER} --use-server-token-count --ui none --random-seed 1 --artifact-dir {{out}}"
 )
-_AIPERF_OF_ANY_LENGTH = f"{_AIPERF_UNTOKENIZED} --tokenizer {{tokenizer}}"
 _AIPERF = f"{_AIPERF_OF_ANY_LENGTH} --isl 1600 --osl 24"
 SOAK_ARGUMENTS = (
     f"{_AIPERF_OF_ANY_LENGTH} --isl 1600 --osl 48 --num-dataset-entries 1000 --request-rate 3"
@@ -221,8 +220,7 @@ RUNS = (
     ),
     ToolRun(
         AIPERF, "Mooncake replay",
-        f"{_AIPERF_UNTOKENIZED} --tokenizer {TOKENIZER} --input-file {{trace}} --custom-dataset-type mooncake-trace"
-        " --fixed-schedule",
+        f"{_AIPERF_OF_ANY_LENGTH} --input-file {{trace}} --custom-dataset-type mooncake-trace --fixed-schedule",
         read_folder_of_aiperf, deadline_s=300.0, allows=_allow_aiperf,
     ),
     ToolRun(
