@@ -213,14 +213,20 @@ async def test_uploads_have_limits(config: GatewayConfig) -> None:
     assert list((small.folder or Path()).glob("files/*")) == []
 
 
-@pytest.mark.parametrize("told", ["000000360099999999", "3599", "99999999999999999999", "x"])
-async def test_a_file_is_kept_no_longer_than_the_limit(config: GatewayConfig, told: str) -> None:
+@pytest.mark.parametrize(
+    "told",
+    [
+        *({"seconds": each} for each in ("000000360099999999", "3599", "99999999999999999999", "x")),
+        {"anchor": "last_active_at", "seconds": "7200"},
+    ],
+)
+async def test_a_file_is_kept_no_longer_than_the_limit(config: GatewayConfig, told: dict[str, str]) -> None:
     async with serving(config) as gateway, client_of(gateway) as client:
         with pytest.raises(openai.BadRequestError):
             await client.files.create(
                 file=("in.jsonl", io.BytesIO(b"x")),
                 purpose="batch",
-                extra_body={"expires_after[seconds]": told},
+                extra_body={f"expires_after[{name}]": value for name, value in told.items()},
             )
         assert [each async for each in client.files.list()] == []
     assert list((config.batches.folder or Path()).glob("files/*")) == []

@@ -18,9 +18,9 @@ from aiohttp import web
 from loadgen.demo.processes import DemoFailure
 from loadgen.studies.outside import tools
 from loadgen.studies.outside.playing import quiet_pages
+from loadgen.studies.outside.readings import LOG
 from loadgen.studies.outside.running import ToolEnd, run_tool
 from loadgen.studies.outside.soaking import SoakPlay
-from loadgen.studies.outside.tools import LOG
 from tests.support.gateways import until
 from tests.support.served import served
 

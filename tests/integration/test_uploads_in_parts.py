@@ -221,6 +221,7 @@ async def test_tenants_see_their_own_only(config: GatewayConfig, tmp_path: Path)
         ({"size": 0}, "bytes"),
         ({"size": 201 << 20}, "bytes"),
         ({"expires_after": {"anchor": "created_at", "seconds": 3599}}, "expires_after.seconds"),
+        ({"expires_after": {"anchor": "last_active_at", "seconds": 7200}}, None),
         ({"filename": 7}, None),
     ],
 )

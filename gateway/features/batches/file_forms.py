@@ -87,6 +87,8 @@ class FileForm:
 
     def keep_s(self, most_s: int) -> int:
         """Seconds for which the file is to be kept. Raises ClientFault."""
+        if self._fields.get("expires_after[anchor]", b"created_at") != b"created_at":
+            raise ClientFault(errors.INVALID_FIELD, "it is `created_at`", "expires_after[anchor]")
         told = self._fields.get("expires_after[seconds]")
         if told is None:
             return most_s

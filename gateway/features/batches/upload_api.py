@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from os import urandom
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import msgspec
 from msgspec import Struct
@@ -44,6 +44,7 @@ _PIECE_BYTES = 1024 * 1024
 
 class _Expiry(Struct):
     seconds: int
+    anchor: Literal["created_at"] = "created_at"
 
 
 class _UploadOrder(Struct):

@@ -28,9 +28,10 @@ from loadgen.demo.scenario import DemoScenario, real_scenario
 from loadgen.interrupts import leaves
 from loadgen.studies.outside.counts import DESCRIPTORS, OPEN, counts_in, missing_in, since, value_in
 from loadgen.studies.outside.outcomes import KEPT, SOAK, SOAK_KEPT, VERSIONS, KeptRun, OutsideSetup, setup_in
+from loadgen.studies.outside.readings import LOG
 from loadgen.studies.outside.running import run_tool
 from loadgen.studies.outside.tokenizer import write_tokenizer
-from loadgen.studies.outside.tools import ENVIRONMENTS, LOG, REAL_ENGINES, RUNS, TOOLS, ToolRun, folder_of
+from loadgen.studies.outside.tools import ENVIRONMENTS, REAL_ENGINES, RUNS, TOOLS, ToolRun, folder_of
 
 _ENGINES = 2
 """Engines in each region."""

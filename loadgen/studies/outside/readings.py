@@ -16,6 +16,9 @@ from typing import Any
 
 from loadgen.studies.outside.counts import RunCounts
 
+LOG = "log.txt"
+"""File in a run's folder with what the tool printed."""
+
 _FAILURES_MAX = 40
 """Kinds of failures that are named for one run; a further line counts the others."""
 
@@ -189,8 +192,9 @@ def read_folder_of_guidellm(folder: Path) -> Reading:
     return read_guidellm(json.loads((folder / "benchmarks.json").read_text(encoding="utf-8")))
 
 
-def read_schemathesis(report: Mapping[str, Any]) -> Reading:
-    """Read the report of one run. Its failures are named with the operations on which they were found."""
+def read_schemathesis(report: Mapping[str, Any], log: str) -> Reading:
+    """Read the report of one run. Its failures are named with the operations on which they were found, and so are its
+    errors, of which only the log has more than a title."""
     operations, cases = report["operations"], report["test_cases"]
     figures = (
         ("operations tested", f"{operations['tested']} of {operations['total']}"),
@@ -199,12 +203,16 @@ def read_schemathesis(report: Mapping[str, Any]) -> Reading:
         ("different failures", str(cases["unique_failures"])),
     )
     failures = [f"{each['title']} ({each['count']}): {', '.join(each['operations'])}" for each in report["failures"]]
-    failures += [f"{each['title']} ({each['count']})" for each in report["errors"]]
+    for each in report["errors"]:
+        found = re.findall(rf"^_+ (\w+ /\S*) _+\n{re.escape(each['title'])}\n\n(.+)$", log, re.MULTILINE)
+        named = "; ".join(f"{operation}: {reason}" for operation, reason in found)
+        failures.append(f"{each['title']} ({each['count']}): {named or 'the log has no more of it'}")
     return Reading(figures=figures, failures=tuple(failures))
 
 
 def read_folder_of_schemathesis(folder: Path) -> Reading:
-    return read_schemathesis(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return read_schemathesis(report, (folder / LOG).read_text(encoding="utf-8", errors="replace"))
 
 
 def read_vllm(report: Mapping[str, Any]) -> Reading:

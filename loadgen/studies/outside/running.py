@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.demo.processes import DemoFailure, running_child
-from loadgen.studies.outside.tools import LOG
+from loadgen.studies.outside.readings import LOG
 from mesh.clock import Clock
 
 _SECOND_NS = 1_000_000_000

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from loadgen.studies.outside.counts import Allowance, RunCounts
 from loadgen.studies.outside.readings import (
+    LOG,
     Reading,
     read_folder_of_aiperf,
     read_folder_of_compatcanary,
@@ -37,8 +38,6 @@ PLACES = (
     "us", "eu", "ap", "engine", "tls", "model", "tokenizer", "body", "trace", "config", "roots", "out", "seconds",
 )  # fmt: skip
 UNKNOWN = "unknown"
-LOG = "log.txt"
-"""File in a run's folder with what the tool printed."""
 _VERSION = re.compile(r"(?<![\d:.])\d+(?:\.\d+)+")
 """Numbers with dots between them; fractions of a second in the times of log lines are none."""
 

@@ -208,10 +208,26 @@ def test_guidellm_leaves_out_what_is_in_process() -> None:
 
 
 def test_schemathesis() -> None:
-    reading = read_schemathesis(SCHEMATHESIS)
+    reading = read_schemathesis(SCHEMATHESIS, "")
     assert reading.counts == RunCounts()
     assert reading.figures[0] == ("operations tested", "29 of 29")
     assert reading.failures == ("Schema-valid request rejected (2): POST /rerank, POST /v1/files",)
+
+
+def test_errors_of_schemathesis_have_their_reasons_from_its_log() -> None:
+    report = {**SCHEMATHESIS, "errors": [{"title": "Network Error", "count": 2}]}
+    log = f"""=== ERRORS ===
+{"_" * 30} POST /v1/responses {"_" * 30}
+Network Error
+
+Read timed out after 10 seconds
+
+Reproduce with:
+"""
+    assert read_schemathesis(report, log).failures[1:] == (
+        "Network Error (2): POST /v1/responses: Read timed out after 10 seconds",
+    )
+    assert read_schemathesis(report, "").failures[1:] == ("Network Error (2): the log has no more of it",)
 
 
 @pytest.mark.parametrize("read", [read_wrk, read_h2load, read_slowhttptest])
