@@ -653,7 +653,9 @@ class Checker:
         if wanted.pinned not in (None, state.target):
             return False
         free = self._core.replicas.pushable if self._core.placer.takes_full_replicas else self._core.replicas.available
-        return bool(free >> state.slot & 1) and self._may_run_at(state, request) and self._has_room(state, request)
+        if not free >> state.slot & 1 or wanted.saves_money:  # it may wait for capacity that is paid for anyway
+            return False
+        return self._may_run_at(state, request) and self._has_room(state, request)
 
     def _may_run_at(self, state: ReplicaState, request: RequestState) -> bool:
         """True if the replica may serve the request and has not failed it, whatever its load."""

@@ -283,6 +283,9 @@ class RequestProfile(Struct, frozen=True):
     hints: Hints = NO_HINTS
     keeps_yielding: bool = False
     """The request is never served like an interactive one, however long it waits: its batch knows when it is urgent."""
+    saves_money: bool = False
+    """The request waits for a target that is paid for anyway, where it may go to one, rather than add to the bill: its
+    batch is done in time without."""
 
     @property
     def bytes_to_send(self) -> int:

@@ -119,6 +119,7 @@ class Caller:
         "key",
         "patience_ns",
         "request_id",
+        "saves_money",
         "service_class",
         "session_hints",
         "tenant",
@@ -136,6 +137,7 @@ class Caller:
         patience_ns: int | None = None,
         hints: Mapping[str, int] = NO_HINTS_GIVEN,
         keeps_yielding: bool = False,
+        saves_money: bool = False,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -153,6 +155,7 @@ class Caller:
         """Hints that the headers give, by field."""
         self.keeps_yielding = keeps_yielding
         """True for a line of a batch; see `RequestProfile`."""
+        self.saves_money = saves_money
 
     @property
     def process(self) -> PlaceRule | None:
@@ -293,6 +296,7 @@ def read_request(
         sent_bytes=0 if media is None else media.sent_bytes,
         hints=hints,
         keeps_yielding=caller.keeps_yielding,
+        saves_money=caller.saves_money,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
     return ParsedRequest(

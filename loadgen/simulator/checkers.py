@@ -70,7 +70,7 @@ _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalRe
 """Refusals for reasons of residency; listed here, because the core is judged by them."""
 
 
-_Queue = tuple[TenantName, Place | None, bool, bool, ServiceClass]
+_Queue = tuple[TenantName, Place | None, bool, bool, ServiceClass, bool]
 _PARTS = {
     LegRole.WHOLE: ReplicaRole.UNIFIED,
     LegRole.PREFILL: ReplicaRole.PREFILL,
@@ -115,6 +115,8 @@ class _Visit:
     waits: bool = True
     is_ordinary: bool = True
     """True if it may go wherever its queue's requests may go, and so waits in that queue."""
+    saves_money: bool = False
+    """True if it may wait beside an idle engine for one that is paid for anyway."""
     failed_at: set[str] = field(default_factory=set)
     """Ids of the targets where it may have failed: it may wait even if these are idle."""
     refusals: int = 0
@@ -142,7 +144,8 @@ class _Visit:
 
     @property
     def queue(self) -> _Queue:
-        return self.tenant, self.origin, self.came_across, bool(self.connectors), self.service_class
+        can_hand_over = bool(self.connectors)
+        return self.tenant, self.origin, self.came_across, can_hand_over, self.service_class, self.saves_money
 
 
 @dataclass(slots=True)
@@ -374,7 +377,7 @@ class InvariantWatch:
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
         """True for a request that has waited for long and may go to any replica of the region. Failures exclude only
         the targets where they happened."""
-        return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
+        return visit.waits and not (visit.follows or visit.saves_money) and now_ns - visit.arrived_ns >= _IDLE_NS
 
     def _open_to(self, view: _View, visit: _Visit, idle: set[ReplicaId]) -> set[ReplicaId]:
         """Idle replicas at which the request could start. A prefill worker counts only if a decode worker of its pool
@@ -518,6 +521,7 @@ class InvariantWatch:
         visit.request_id = profile.request_id
         visit.is_rest = profile.appends
         visit.is_ordinary = not (profile.follows or profile.appends)
+        visit.saves_money = profile.saves_money
         visit.connectors, visit.service_class = profile.connectors, profile.service_class
         view.visits[profile.request_id] = visit
         waiting = view.waiting.setdefault(visit.queue, {})

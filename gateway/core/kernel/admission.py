@@ -281,6 +281,7 @@ class Admission:
             identity=None if profile.identity is None else needed_by(self._core, profile),
             service_class=_served_as(profile, pinned),
             goes_first=profile.service_class is _INTERACTIVE and not profile.is_control,
+            saves_money=profile.saves_money,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
@@ -357,6 +358,7 @@ class Admission:
         identity: NeededIdentity | None = None,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
         goes_first: bool = False,
+        saves_money: bool = False,
     ) -> RequestClass:
         """Class of a request with these properties. Without a usable policy, or while forwarding is stopped, it may not
         be forwarded, not even inside the region."""
@@ -374,6 +376,7 @@ class Admission:
             identity=identity,
             service_class=service_class,
             goes_first=goes_first,
+            saves_money=saves_money,
         )
         return anyhow if size is None else replace(anyhow, fit=size.fit_in(anyhow))
 
