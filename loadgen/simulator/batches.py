@@ -194,7 +194,7 @@ class _Holder:
             RequestId(f"{batch.name}:{line}{TRY_MARK}{batch.sent[line]}"),
             batch.programs[line],
             served_as,
-            saves_money=has_time_to_spare(batch.left, held.rate, left_s, now_ns),
+            is_patient=has_time_to_spare(batch.left, held.rate, left_s, now_ns),
         )
         batch.sent[line] += 1
         batch.urgent += served_as is ServiceClass.INTERACTIVE

@@ -115,8 +115,8 @@ class _Visit:
     waits: bool = True
     is_ordinary: bool = True
     """True if it may go wherever its queue's requests may go, and so waits in that queue."""
-    saves_money: bool = False
-    """True if it may wait beside an idle engine for one that is paid for anyway."""
+    is_patient: bool = False
+    """True if a policy may let it wait beside an idle engine."""
     failed_at: set[str] = field(default_factory=set)
     """Ids of the targets where it may have failed: it may wait even if these are idle."""
     refusals: int = 0
@@ -145,7 +145,7 @@ class _Visit:
     @property
     def queue(self) -> _Queue:
         can_hand_over = bool(self.connectors)
-        return self.tenant, self.origin, self.came_across, can_hand_over, self.service_class, self.saves_money
+        return self.tenant, self.origin, self.came_across, can_hand_over, self.service_class, self.is_patient
 
 
 @dataclass(slots=True)
@@ -377,7 +377,7 @@ class InvariantWatch:
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
         """True for a request that has waited for long and may go to any replica of the region. Failures exclude only
         the targets where they happened."""
-        return visit.waits and not (visit.follows or visit.saves_money) and now_ns - visit.arrived_ns >= _IDLE_NS
+        return visit.waits and not (visit.follows or visit.is_patient) and now_ns - visit.arrived_ns >= _IDLE_NS
 
     def _open_to(self, view: _View, visit: _Visit, idle: set[ReplicaId]) -> set[ReplicaId]:
         """Idle replicas at which the request could start. A prefill worker counts only if a decode worker of its pool
@@ -521,7 +521,7 @@ class InvariantWatch:
         visit.request_id = profile.request_id
         visit.is_rest = profile.appends
         visit.is_ordinary = not (profile.follows or profile.appends)
-        visit.saves_money = profile.saves_money
+        visit.is_patient = profile.is_patient
         visit.connectors, visit.service_class = profile.connectors, profile.service_class
         view.visits[profile.request_id] = visit
         waiting = view.waiting.setdefault(visit.queue, {})

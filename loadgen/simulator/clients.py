@@ -345,7 +345,7 @@ class ClientGroup:
         self._dispatch(request, gateway, on_end)
 
     def line(
-        self, request_id: RequestId, program: Program, service_class: ServiceClass, *, saves_money: bool
+        self, request_id: RequestId, program: Program, service_class: ServiceClass, *, is_patient: bool
     ) -> ClientRequest:
         """First request of a program as a batch sends it: of one class, for an answer in one piece."""
         step = next(each for each in program.steps if each.after is None)
@@ -358,7 +358,7 @@ class ClientGroup:
             service_class=service_class,
             stream=False,
             keeps_yielding=yields,
-            saves_money=yields and saves_money,
+            is_patient=yields and is_patient,
         )
         return request
 

@@ -393,7 +393,7 @@ class Placer:
         offer = Offer(replicas, siblings=siblings, remotes=remotes)
         offer.ready, offer.free = replicas & self._replicas.pushable, replicas & self._replicas.available
         offer.held, offer.arrived_ns = request.held, request.arrived_ns
-        if request_class.saves_money:
+        if request_class.is_patient:
             offer.awaited = eligibility.eligible_replicas(request_class), eligibility.peers_to_wait_for(request_class)
         return offer
 

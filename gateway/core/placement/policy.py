@@ -32,7 +32,7 @@ class Offer:
         """Hold of a request that already waits for a replica; it is the first of its class there."""
         self.arrived_ns = 0
         self.awaited = (0, 0)
-        """Replicas and peers that the request may go to sooner or later, for one that saves money; else empty."""
+        """Replicas and peers that the request may go to sooner or later, for a patient one; else empty."""
 
     def count(self) -> int:
         """Number of targets of all kinds."""

@@ -582,7 +582,7 @@ class BatchRunner:
             key=key,
             service_class=served_as,
             keeps_yielding=served_as is not ServiceClass.INTERACTIVE,
-            saves_money=served_as is not ServiceClass.INTERACTIVE and self._may_save(batch),
+            is_patient=served_as is not ServiceClass.INTERACTIVE and self._has_time_to_spare(batch),
         )
 
     def _knows_model(self, batch: ClientBatch, model: str) -> bool:
@@ -748,8 +748,8 @@ class BatchRunner:
         }
         return batch_id in batches and may_be_urgent(batch_id, batches, most)
 
-    def _may_save(self, batch: ClientBatch) -> bool:
-        """True while lines of the batch may wait for engines that add nothing to the bill."""
+    def _has_time_to_spare(self, batch: ClientBatch) -> bool:
+        """True while lines of the batch may wait for cheaper engines."""
         rate = self._book.rates.get(batch.id)
         if rate is None:
             return True

@@ -4,7 +4,7 @@ as under `cost`.
 It compares what a request adds to the bill: nothing for capacity that is paid by the hour anyway, its share of a
 replica that is paid by use, and egress for bytes that leave the region. Targets with equal price are ranked by `cost`.
 Without prices, or for a class without a first-token objective, it decides exactly as `cost` does. A line of a batch is
-always in time.
+always in time, and a patient one waits for capacity that is paid for anyway.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Price(CostPolicy):
         if profile.keeps_yielding:
             left_ns = inf
         best = self._cheapest_in_time(options, left_ns)
-        if best is not None and profile.saves_money and self._can_save(profile, offer, best):
+        if best is not None and profile.is_patient and self._can_save(profile, offer, best):
             return None
         if best is None:  # price does not matter once the deadline is missed
             return super().weigh(profile, offer, now_ns)
