@@ -653,9 +653,7 @@ class Checker:
         if wanted.pinned not in (None, state.target):
             return False
         free = self._core.replicas.pushable if self._core.placer.takes_full_replicas else self._core.replicas.available
-        if not free >> state.slot & 1 or wanted.is_patient:  # a policy may let it wait
-            return False
-        return self._may_run_at(state, request) and self._has_room(state, request)
+        return bool(free >> state.slot & 1) and self._may_run_at(state, request) and self._has_room(state, request)
 
     def _may_run_at(self, state: ReplicaState, request: RequestState) -> bool:
         """True if the replica may serve the request and has not failed it, whatever its load."""

@@ -188,6 +188,8 @@ class _View:
     held: frozenset[RequestId] = frozenset()
     """Requests that were held for a replica when the latest event came."""
     arrivals: int = 0
+    reserved: frozenset[RegionName] | None = None
+    """Regions whose replicas are paid for anyway, by its prices; None: it knows none."""
     drains: bool = False
     is_locked_down: bool = False
 
@@ -233,6 +235,18 @@ class _View:
         return {
             each: arrival for each, arrival, other in found if other is None or other.request_class.fit in (None, fit)
         }
+
+    def learn_prices(self, event: events.PricesChanged) -> None:
+        prices = event.prices
+        reserved = [each.region for each in prices.replicas if not each.is_per_use] if prices else []
+        self.reserved = frozenset(reserved) if prices else None
+
+    def waited_beside(self, visit: _Visit) -> set[ReplicaId]:
+        """Ids of the replicas beside which a policy may let the request wait: for a patient one, those that are not
+        known to be paid for anyway."""
+        if self.reserved is None or not visit.is_patient:
+            return set()
+        return {each.replica_id for each in self.replicas if each.place.region not in self.reserved}
 
     def too_short_for(self, visit: _Visit) -> set[str]:
         """Ids of the replicas whose context is too short for the request, as far as the core knows."""
@@ -369,7 +383,11 @@ class InvariantWatch:
                 continue
             idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
             beside = sum(
-                bool(self._open_to(view, visit, idle) - visit.failed_at - view.too_short_for(visit))
+                bool(
+                    self._open_to(view, visit, idle - view.waited_beside(visit))
+                    - visit.failed_at
+                    - view.too_short_for(visit)
+                )
                 for visit in waiters
             )
             self._expect("no request waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
@@ -377,7 +395,7 @@ class InvariantWatch:
     def _has_waited(self, visit: _Visit, now_ns: int) -> bool:
         """True for a request that has waited for long and may go to any replica of the region. Failures exclude only
         the targets where they happened."""
-        return visit.waits and not (visit.follows or visit.is_patient) and now_ns - visit.arrived_ns >= _IDLE_NS
+        return visit.waits and not visit.follows and now_ns - visit.arrived_ns >= _IDLE_NS
 
     def _open_to(self, view: _View, visit: _Visit, idle: set[ReplicaId]) -> set[ReplicaId]:
         """Idle replicas at which the request could start. A prefill worker counts only if a decode worker of its pool
@@ -480,14 +498,14 @@ class InvariantWatch:
                 view.away = frozenset(event.away)
             case events.PolicyApplied():
                 view.policy = event.policy
+            case events.PricesChanged():
+                view.learn_prices(event)
             case events.ResponseStored():
                 where = view.alive.get((event.request_id, event.attempt, event.leg))
                 if where is not None:
                     view.stored[event.key] = where
-            case events.DrainRequested():
-                view.drains = True
-            case events.DrainLifted():
-                view.drains = False
+            case events.DrainRequested() | events.DrainLifted():
+                view.drains = isinstance(event, events.DrainRequested)
             case events.LockdownChanged():
                 view.is_locked_down = event.active
             case events.FirstToken():

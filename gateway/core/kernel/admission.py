@@ -282,7 +282,7 @@ class Admission:
             identity=None if profile.identity is None else needed_by(self._core, profile),
             service_class=_served_as(profile, pinned),
             goes_first=profile.service_class is _INTERACTIVE and not profile.is_control,
-            is_patient=profile.is_patient,
+            is_patient=profile.is_patient and _served_as(profile, pinned) is not _INTERACTIVE,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
