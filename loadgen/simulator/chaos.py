@@ -450,6 +450,8 @@ def _price(rng: random.Random, document: dict[str, Any], regions: Sequence[str])
     document["prices"] = {"file": {"version": 1, "currency": "EUR", "regions": priced}, "day": rng.choice(("2s", "9s"))}
     for run in document["runs"]:
         run["placement"] |= {"policy": "price", "price_first_token": rng.choice((None, "1s"))}
+        attempt = run.setdefault("attempt", {})
+        attempt["refusals_max"] = max(1, attempt.get("refusals_max", 1))  # the cheapest target may refuse
 
 
 def _kv_events_document(seed: int) -> dict[str, Any]:
