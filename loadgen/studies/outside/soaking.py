@@ -48,6 +48,7 @@ _ANSWER_S = 5.0
 _REST_S = 80.0
 """Time at rest before what processes hold is read: longer than `limits.idle_connection`, so that connections to engines
 are closed."""
+_REST_READINGS, _REST_STEP_S = 20, 0.7
 _WARM_S = 180.0
 """Duration of the load before the soak: by its end each process has opened what it keeps open, and a gateway and an
 engine have been killed."""
@@ -161,10 +162,17 @@ class SoakPlay:
         return (self._clock.wall_ns() - self.began_ns) / _SECOND_NS
 
     async def at_rest(self) -> dict[str, int]:
-        """Descriptors of each process, once the mesh has been at rest for a while."""
+        """Descriptors of each process, once the mesh has been at rest for a while: the fewest of some readings, since
+        probes of engines open and close a few, and so do readings of metrics."""
         await asyncio.sleep(_REST_S)
         await self._read_gateways()
-        return {each.name: each.descriptors for each in self._held()}
+        fewest: dict[str, int] = {}
+        for _ in range(_REST_READINGS):
+            await asyncio.sleep(_REST_STEP_S)
+            fewest |= {
+                each.name: min(each.descriptors, fewest.get(each.name, each.descriptors)) for each in self._held()
+            }
+        return fewest
 
     async def follow(self, seconds: float, kills: list[PlannedKill]) -> None:
         """Sample and kill, from the first answer on, until so many seconds are over or AIPerf has ended: a process that
