@@ -283,6 +283,9 @@ class RequestProfile(Struct, frozen=True):
     hints: Hints = NO_HINTS
     keeps_yielding: bool = False
     """The request is never served like an interactive one, however long it waits: its batch knows when it is urgent."""
+    is_patient: bool = False
+    """A placement policy may let the request wait beside targets that would take it at once: its batch has time to
+    spare."""
 
     @property
     def bytes_to_send(self) -> int:

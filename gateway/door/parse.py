@@ -115,6 +115,7 @@ class Caller:
     __slots__ = (
         "category",
         "hints",
+        "is_patient",
         "keeps_yielding",
         "key",
         "patience_ns",
@@ -136,6 +137,7 @@ class Caller:
         patience_ns: int | None = None,
         hints: Mapping[str, int] = NO_HINTS_GIVEN,
         keeps_yielding: bool = False,
+        is_patient: bool = False,
     ) -> None:
         self.request_id = request_id
         self.tenant = tenant
@@ -153,6 +155,8 @@ class Caller:
         """Hints that the headers give, by field."""
         self.keeps_yielding = keeps_yielding
         """True for a line of a batch; see `RequestProfile`."""
+        self.is_patient = is_patient
+        """True for a line of a batch that has time to spare."""
 
     @property
     def process(self) -> PlaceRule | None:
@@ -293,6 +297,7 @@ def read_request(
         sent_bytes=0 if media is None else media.sent_bytes,
         hints=hints,
         keeps_yielding=caller.keeps_yielding,
+        is_patient=caller.is_patient,
     )
     salted = settings.cache_salts.salt(domain, own_salt, body)
     return ParsedRequest(

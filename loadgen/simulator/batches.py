@@ -14,7 +14,7 @@ from itertools import islice
 from gateway.core.kernel.residency import Verdict
 from gateway.core.vocabulary import GatewayId, Outcome, RegionName, RequestId, ServiceClass, TenantName
 from gateway.features.batches.classes import LineClasses
-from gateway.features.batches.forecast import LineRate, Urgency, may_be_urgent, urgent_lines
+from gateway.features.batches.forecast import LineRate, Urgency, has_time_to_spare, may_be_urgent, urgent_lines
 from gateway.features.batches.lines import wait_before_retry_s
 from loadgen.simulator.agenda import Agenda
 from loadgen.simulator.batch_sections import BatchesSection, BatchSection
@@ -188,8 +188,13 @@ class _Holder:
         )
         tries = held.tries[line] = held.tries.get(line, 0) + 1
         served_as = held.classes.next(is_urgent=self._may_be_urgent(held))
+        now_ns = self._agenda.now_ns
+        left_s = (batch.expires_ns - now_ns) / _SECOND_NS
         request = batch.group.line(
-            RequestId(f"{batch.name}:{line}{TRY_MARK}{batch.sent[line]}"), batch.programs[line], served_as
+            RequestId(f"{batch.name}:{line}{TRY_MARK}{batch.sent[line]}"),
+            batch.programs[line],
+            served_as,
+            is_patient=has_time_to_spare(batch.left, held.rate, left_s, now_ns),
         )
         batch.sent[line] += 1
         batch.urgent += served_as is ServiceClass.INTERACTIVE

@@ -6,7 +6,7 @@ Every checker watches each of them. A seed that finds a fault reproduces it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
@@ -429,7 +429,29 @@ def _batches_document(seed: int) -> dict[str, Any]:
         classes = run.setdefault("classes", {})
         classes |= {"interruptions_max": rng.choice((0, 1, 3))}
         classes["batch"] = {"free_share": rng.choice((0.0, 0.1)), "promotion": rng.choice((None, "2s", "120s"))}
+    money = random.Random(f"chaos/{seed}/prices")
+    if money.random() < 0.4:
+        _price(money, document, places.regions)
     return document | {"faults": [*document["faults"], *crashes]}
+
+
+def _price(rng: random.Random, document: dict[str, Any], regions: Sequence[str]) -> None:
+    """Price what regions have, with some prices that change and some regions without one, and place by it."""
+    priced = {
+        region: {
+            "replica_hour": rng.choice((0.5, 4, 9)),
+            "billing": rng.choice(("reserved", "per_use")),
+            "requests_per_replica": rng.choice((1, 16)),
+            "hours": [{"days": "all", "from": "00:00", "until": f"{rng.randint(1, 24):02}:00", "replica_hour": 2.5}],
+        }
+        for region in regions
+        if region == regions[0] or rng.random() < 0.9
+    }
+    document["prices"] = {"file": {"version": 1, "currency": "EUR", "regions": priced}, "day": rng.choice(("2s", "9s"))}
+    for run in document["runs"]:
+        run["placement"] |= {"policy": "price", "price_first_token": rng.choice((None, "1s"))}
+        attempt = run.setdefault("attempt", {})
+        attempt["refusals_max"] = max(1, attempt.get("refusals_max", 1))  # the cheapest target may refuse
 
 
 def _kv_events_document(seed: int) -> dict[str, Any]:

@@ -70,7 +70,7 @@ _RESIDENCY_REFUSALS = frozenset({RefusalReason.RESIDENCY_NOT_ACCEPTED, RefusalRe
 """Refusals for reasons of residency; listed here, because the core is judged by them."""
 
 
-_Queue = tuple[TenantName, Place | None, bool, bool, ServiceClass]
+_Queue = tuple[TenantName, Place | None, bool, bool, ServiceClass, bool]
 _PARTS = {
     LegRole.WHOLE: ReplicaRole.UNIFIED,
     LegRole.PREFILL: ReplicaRole.PREFILL,
@@ -115,6 +115,8 @@ class _Visit:
     waits: bool = True
     is_ordinary: bool = True
     """True if it may go wherever its queue's requests may go, and so waits in that queue."""
+    is_patient: bool = False
+    """True if a policy may let it wait beside an idle engine."""
     failed_at: set[str] = field(default_factory=set)
     """Ids of the targets where it may have failed: it may wait even if these are idle."""
     refusals: int = 0
@@ -142,7 +144,8 @@ class _Visit:
 
     @property
     def queue(self) -> _Queue:
-        return self.tenant, self.origin, self.came_across, bool(self.connectors), self.service_class
+        can_hand_over = bool(self.connectors)
+        return self.tenant, self.origin, self.came_across, can_hand_over, self.service_class, self.is_patient
 
 
 @dataclass(slots=True)
@@ -185,6 +188,8 @@ class _View:
     held: frozenset[RequestId] = frozenset()
     """Requests that were held for a replica when the latest event came."""
     arrivals: int = 0
+    reserved: frozenset[RegionName] | None = None
+    """Regions whose replicas are paid for anyway, by its prices; None: it knows none."""
     drains: bool = False
     is_locked_down: bool = False
 
@@ -230,6 +235,18 @@ class _View:
         return {
             each: arrival for each, arrival, other in found if other is None or other.request_class.fit in (None, fit)
         }
+
+    def learn_prices(self, event: events.PricesChanged) -> None:
+        prices = event.prices
+        reserved = [each.region for each in prices.replicas if not each.is_per_use] if prices else []
+        self.reserved = frozenset(reserved) if prices else None
+
+    def waited_beside(self, visit: _Visit) -> set[ReplicaId]:
+        """Ids of the replicas beside which a policy may let the request wait: for a patient one, those that are not
+        known to be paid for anyway."""
+        if self.reserved is None or not visit.is_patient:
+            return set()
+        return {each.replica_id for each in self.replicas if each.place.region not in self.reserved}
 
     def too_short_for(self, visit: _Visit) -> set[str]:
         """Ids of the replicas whose context is too short for the request, as far as the core knows."""
@@ -366,7 +383,11 @@ class InvariantWatch:
                 continue
             idle = {engine.replica_id for engine in self._own_engines(view, engines) if _is_long_idle(engine, now_ns)}
             beside = sum(
-                bool(self._open_to(view, visit, idle) - visit.failed_at - view.too_short_for(visit))
+                bool(
+                    self._open_to(view, visit, idle - view.waited_beside(visit))
+                    - visit.failed_at
+                    - view.too_short_for(visit)
+                )
                 for visit in waiters
             )
             self._expect("no request waits beside an idle engine", not beside, f"{view.spec.gateway_id}: {beside} wait")
@@ -477,14 +498,14 @@ class InvariantWatch:
                 view.away = frozenset(event.away)
             case events.PolicyApplied():
                 view.policy = event.policy
+            case events.PricesChanged():
+                view.learn_prices(event)
             case events.ResponseStored():
                 where = view.alive.get((event.request_id, event.attempt, event.leg))
                 if where is not None:
                     view.stored[event.key] = where
-            case events.DrainRequested():
-                view.drains = True
-            case events.DrainLifted():
-                view.drains = False
+            case events.DrainRequested() | events.DrainLifted():
+                view.drains = isinstance(event, events.DrainRequested)
             case events.LockdownChanged():
                 view.is_locked_down = event.active
             case events.FirstToken():
@@ -518,6 +539,7 @@ class InvariantWatch:
         visit.request_id = profile.request_id
         visit.is_rest = profile.appends
         visit.is_ordinary = not (profile.follows or profile.appends)
+        visit.is_patient = profile.is_patient
         visit.connectors, visit.service_class = profile.connectors, profile.service_class
         view.visits[profile.request_id] = visit
         waiting = view.waiting.setdefault(visit.queue, {})

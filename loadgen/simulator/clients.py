@@ -344,14 +344,22 @@ class ClientGroup:
         request, gateway = self._ask(request_id, tenant, session_key, prompt, output_tokens, follows=follows)
         self._dispatch(request, gateway, on_end)
 
-    def line(self, request_id: RequestId, program: Program, service_class: ServiceClass) -> ClientRequest:
+    def line(
+        self, request_id: RequestId, program: Program, service_class: ServiceClass, *, is_patient: bool
+    ) -> ClientRequest:
         """First request of a program as a batch sends it: of one class, for an answer in one piece."""
         step = next(each for each in program.steps if each.after is None)
         prompt = _Errand(self, program, lambda _: None).prompt(step)
         tenant = TenantName(program.tenant) if program.tenant else self._tenant
         request, _ = self._ask(request_id, tenant, program.session_key, prompt, step.output_tokens)
         yields = service_class is not ServiceClass.INTERACTIVE
-        request.profile = replace(request.profile, service_class=service_class, stream=False, keeps_yielding=yields)
+        request.profile = replace(
+            request.profile,
+            service_class=service_class,
+            stream=False,
+            keeps_yielding=yields,
+            is_patient=yields and is_patient,
+        )
         return request
 
     def open(self, request: ClientRequest, gateway: SimGateway, on_end: Callable[[ClientRequest], None]) -> Call:

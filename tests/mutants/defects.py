@@ -23,6 +23,7 @@ from gateway.core.features.kv_events.engine_cache import Answer, EngineCache
 from gateway.core.features.kv_events.events import CacheChange, CacheTier, ChangeKind, EngineTold
 from gateway.core.features.kv_events.feature import KvEvents
 from gateway.core.features.kv_events.tie import Tie
+from gateway.core.features.prices.policy import Price
 from gateway.core.features.resume.feature import Resume
 from gateway.core.features.sharing.fair_queue import FairOrder
 from gateway.core.features.sharing.fair_shares import Account, Charge, FairShares
@@ -529,6 +530,18 @@ def counts_what_yields(original: Original, fleet: Fleet, mask: int) -> int:
     total = int(original(fleet, mask))
     fleet.goes_first = goes_first
     return total
+
+
+@mutant(
+    "a patient request waits for what it may never go to",
+    "features.prices.policy:Price._can_save",
+    hunter=f"{_CORE_TESTS}/features/prices/test_policy.py::TestPatientLines",
+)
+def waits_for_the_forbidden(
+    original: Original, policy: Price, profile: RequestProfile, offer: Offer, best: object
+) -> bool:
+    offer.awaited = offer.awaited[0], sum(1 << each.slot for each in policy.fleet._peers)
+    return bool(original(policy, profile, offer, best))
 
 
 @mutant(

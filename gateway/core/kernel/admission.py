@@ -45,7 +45,7 @@ refused: several origins see the same room, and an estimate is off by as much.""
 _INTERACTIVE: Final = ServiceClass.INTERACTIVE
 
 
-_Kind = tuple[ModelName, TenantName, PlaceRule | None, frozenset[Connector], ServiceClass, bool]
+_Kind = tuple[ModelName, TenantName, PlaceRule | None, frozenset[Connector], ServiceClass, bool, bool]
 
 
 class Admittance:
@@ -100,6 +100,7 @@ class Admission:
             self._forget_old_rules()
         kind = (
             profile.model, profile.tenant, profile.process, profile.connectors, profile.service_class, profile.appends,
+            profile.is_patient,
         )  # fmt: skip
         known = self._admittances.get(kind)
         if known is None:
@@ -281,6 +282,7 @@ class Admission:
             identity=None if profile.identity is None else needed_by(self._core, profile),
             service_class=_served_as(profile, pinned),
             goes_first=profile.service_class is _INTERACTIVE and not profile.is_control,
+            is_patient=profile.is_patient and _served_as(profile, pinned) is not _INTERACTIVE,
         )
         if len(self._classes) >= _CLASSES_MAX:
             self._classes.clear()
@@ -357,6 +359,7 @@ class Admission:
         identity: NeededIdentity | None = None,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
         goes_first: bool = False,
+        is_patient: bool = False,
     ) -> RequestClass:
         """Class of a request with these properties. Without a usable policy, or while forwarding is stopped, it may not
         be forwarded, not even inside the region."""
@@ -374,6 +377,7 @@ class Admission:
             identity=identity,
             service_class=service_class,
             goes_first=goes_first,
+            is_patient=is_patient,
         )
         return anyhow if size is None else replace(anyhow, fit=size.fit_in(anyhow))
 

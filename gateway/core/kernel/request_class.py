@@ -76,6 +76,8 @@ class RequestClass:
     goes_first: bool = False
     """The request is given the slots of running ones that yield. One that yielded for so long that it is served as
     interactive is not."""
+    is_patient: bool = False
+    """A policy may let the request wait beside targets that would take it; others of its kind do not wait behind it."""
     _hash: int = field(init=False, compare=False, repr=False, default=0)
     targets: ClassTargets | None = field(init=False, compare=False, repr=False, default=None)
     """Masks of its eligible targets, cached by `Eligibility` until the fleet changes."""
@@ -96,6 +98,7 @@ class RequestClass:
                 self.identity,
                 self.service_class,
                 self.goes_first,
+                self.is_patient,
             )
             self._hash = hash((told, own))
         return self._hash

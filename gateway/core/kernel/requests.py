@@ -329,6 +329,7 @@ class RequestRecord:
         "hints",
         "identity_mismatch",
         "is_control",
+        "keeps_yielding",
         "legs",
         "model",
         "origin",
@@ -344,6 +345,7 @@ class RequestRecord:
         self.model: ModelName = profile.model
         self.is_control: bool = profile.is_control
         """A call about a stored response, which has no model."""
+        self.keeps_yielding: bool = profile.keeps_yielding
         self.hints = profile.hints
         self.arrived_ns = now_ns
         self.policy = policy

@@ -334,8 +334,7 @@ class Placer:
             return None
         is_gone = self.eligibility.is_gone(request.request_class)
         offer = Offer(mask)
-        offer.ready = mask & self._replicas.pushable
-        offer.arrived_ns = request.arrived_ns
+        offer.ready, offer.arrived_ns = mask & self._replicas.pushable, request.arrived_ns
         choice = self._policy.weigh(request.profile, offer, now_ns)
         if choice is None or choice.hold is not None:
             return None
@@ -379,7 +378,7 @@ class Placer:
         """Return the offer with only the idle ones of the own replicas."""
         idle = Offer(self._replicas.idle(offer.replicas), siblings=offer.siblings, remotes=offer.remotes)
         idle.ready, idle.free = idle.replicas & offer.ready, idle.replicas & offer.free
-        idle.arrived_ns = offer.arrived_ns
+        idle.arrived_ns, idle.awaited = offer.arrived_ns, offer.awaited
         return idle
 
     def _offer(self, request: RequestState, remotes: int) -> Offer:
@@ -394,6 +393,8 @@ class Placer:
         offer = Offer(replicas, siblings=siblings, remotes=remotes)
         offer.ready, offer.free = replicas & self._replicas.pushable, replicas & self._replicas.available
         offer.held, offer.arrived_ns = request.held, request.arrived_ns
+        if request_class.is_patient:
+            offer.awaited = eligibility.eligible_replicas(request_class), eligibility.peers_to_wait_for(request_class)
         return offer
 
     def _sparing(self, request: RequestState, mask: int) -> int:
@@ -447,9 +448,8 @@ class Placer:
 
     def _placement(self, request: RequestState, found: _Found, choice: Choice) -> Placement:
         state, reason, matched_blocks = found
-        considered = self._considered(request, state, choice) if self._config.considered_max else ()
-        uncached_bytes = choice.uncached_bytes
-        return Placement(state, reason, matched_blocks, choice.candidates, considered, uncached_bytes=uncached_bytes)
+        seen = self._considered(request, state, choice) if self._config.considered_max else ()
+        return Placement(state, reason, matched_blocks, choice.candidates, seen, uncached_bytes=choice.uncached_bytes)
 
     # Record
 

@@ -20,7 +20,7 @@ from gateway.core.vocabulary import Costs, PlacementReason, RequestProfile, Targ
 class Offer:
     """Targets that a request may go to, as masks of slots."""
 
-    __slots__ = ("arrived_ns", "free", "held", "ready", "remotes", "replicas", "siblings")
+    __slots__ = ("arrived_ns", "awaited", "free", "held", "ready", "remotes", "replicas", "siblings")
 
     def __init__(self, replicas: int, *, siblings: int = 0, remotes: int = 0) -> None:
         self.replicas = self.ready = self.free = replicas
@@ -31,6 +31,8 @@ class Offer:
         self.held: Hold | None = None
         """Hold of a request that already waits for a replica; it is the first of its class there."""
         self.arrived_ns = 0
+        self.awaited = (0, 0)
+        """Replicas and peers that the request may go to sooner or later, for a patient one; else empty."""
 
     def count(self) -> int:
         """Number of targets of all kinds."""

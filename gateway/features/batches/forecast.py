@@ -18,6 +18,8 @@ _NEAR_SHARE = 0.25
 """Part of the window at its end in which lines may be urgent; before it, idle engines may come by themselves."""
 _MARGIN_SHARE = 0.1
 """Part of what is left of the window that a batch should not need."""
+_SPARE_SHARE = 0.5
+"""Part of what is left of the window that a batch should not need while its lines wait for cheaper engines."""
 _FORECAST_MAX_S = 366 * 24 * 3600
 _EVIDENCE_S = 60.0
 """Time of running without which a rate says little: lines take a while to end."""
@@ -78,6 +80,12 @@ def may_be_urgent(batch_id: str, batches: Mapping[str, Urgency], most: int) -> b
     tenants = {each.tenant for each in batches.values() if each.wanted}
     of_tenant = sum(each.running for each in batches.values() if each.tenant == own.tenant)
     return of_tenant < ceil(most / len(tenants))
+
+
+def has_time_to_spare(lines_left: int, rate: LineRate, left_s: float, now_ns: int) -> bool:
+    """True while lines of a batch may wait for cheaper engines: at its rate it is done in half of the time left, or it
+    has not run for long enough to have one."""
+    return not rate.is_known(now_ns) or rate.per_second(now_ns) * left_s * (1 - _SPARE_SHARE) >= lines_left
 
 
 def urgent_lines(lines_left: int, lines_per_s: float, left_s: int, window_s: int, lines_max: int) -> int:

@@ -28,7 +28,7 @@ from gateway.features.batches.chunks import LineChunk, LineChunks
 from gateway.features.batches.classes import LineClasses
 from gateway.features.batches.config import BatchesConfig
 from gateway.features.batches.database import LeaseLost, Refused
-from gateway.features.batches.forecast import LineRate, Urgency, may_be_urgent, urgent_lines
+from gateway.features.batches.forecast import LineRate, Urgency, has_time_to_spare, may_be_urgent, urgent_lines
 from gateway.features.batches.lines import (
     BATCH_CANCELLED,
     BATCH_EXPIRED,
@@ -582,6 +582,7 @@ class BatchRunner:
             key=key,
             service_class=served_as,
             keeps_yielding=served_as is not ServiceClass.INTERACTIVE,
+            is_patient=served_as is not ServiceClass.INTERACTIVE and self._has_time_to_spare(batch),
         )
 
     def _knows_model(self, batch: ClientBatch, model: str) -> bool:
@@ -746,6 +747,15 @@ class BatchRunner:
             if each in self._book.batches
         }
         return batch_id in batches and may_be_urgent(batch_id, batches, most)
+
+    def _has_time_to_spare(self, batch: ClientBatch) -> bool:
+        """True while lines of the batch may wait for cheaper engines."""
+        rate = self._book.rates.get(batch.id)
+        if rate is None:
+            return True
+        now = self._book.batches.get(batch.id, batch)
+        left, left_s = now.total - now.completed - now.failed, now.expires_s - self.now_s
+        return has_time_to_spare(left, rate, left_s, self._clock.now_ns())
 
     def _urgent_lines(self, batch_id: str, most: int) -> int:
         """Lines of a running batch that should be urgent at once; none before its rate is known."""

@@ -59,8 +59,10 @@ class DayLoad(Struct, frozen=True):
 
 LOADS: Final = (
     DayLoad("code, 39% of all slots", "azure2024_digitised/code_hourly.csv", 0.75),
-    DayLoad("code, half as much", "azure2024_digitised/code_hourly.csv", 0.4, aside=True),
-    DayLoad("conversations", "azure2024_digitised/conv_hourly.csv", 0.75, aside=True),
+    DayLoad("code, half as much", "azure2024_digitised/code_hourly.csv", 0.4),
+    DayLoad("conversations", "azure2024_digitised/conv_hourly.csv", 0.75),
+    DayLoad("code, four fifths as much", "azure2024_digitised/code_hourly.csv", 0.6, aside=True),
+    DayLoad("conversations, half as much", "azure2024_digitised/conv_hourly.csv", 0.4, aside=True),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.core.features.prices.checker import PricesChecker
 from gateway.core.features.prices.events import PricesChanged
 from gateway.core.features.prices.in_force import PRICES
 from gateway.core.features.prices.policy import Price
@@ -18,12 +19,17 @@ class PricesInForce(Feature):
 
     def __init__(self, core: Kernel) -> None:
         self._core = core
+        self._table: PriceTable | None = None
 
     def take_in(self, event: FeatureEvent, now_ns: int, /) -> bool:  # noqa: ARG002
         if not isinstance(event, PricesChanged):
             return False
-        self._core.placer.tell(PRICES, None if event.prices is None else PriceTable(event.prices))
+        self._table = None if event.prices is None else PriceTable(event.prices)
+        self._core.placer.tell(PRICES, self._table)
         return True
+
+    def checker(self) -> PricesChecker:
+        return PricesChecker(lambda: self._table)
 
     def placement_policy(self, name: str, /) -> PolicyFactory | None:
         return Price if name == PlacementPolicy.PRICE else None

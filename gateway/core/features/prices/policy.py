@@ -4,7 +4,7 @@ as under `cost`.
 It compares what a request adds to the bill: nothing for capacity that is paid by the hour anyway, its share of a
 replica that is paid by use, and egress for bytes that leave the region. Targets with equal price are ranked by `cost`.
 Without prices, or for a class without a first-token objective, it decides exactly as `cost` does. A line of a batch is
-always in time.
+always in time, and a patient one waits for capacity that is paid for anyway.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ class Price(CostPolicy):
         if profile.keeps_yielding:
             left_ns = inf
         best = self._cheapest_in_time(options, left_ns)
+        if best is not None and profile.is_patient and self._can_save(profile, offer, best):
+            return None
         if best is None:  # price does not matter once the deadline is missed
             return super().weigh(profile, offer, now_ns)
         if best.is_peer:
@@ -132,6 +134,23 @@ class Price(CostPolicy):
             if best is None or key < best_key:
                 best, best_key = each, key
         return best
+
+    def _can_save(self, profile: RequestProfile, offer: Offer, best: _Option) -> bool:
+        """Return true if the best option adds work to the bill, and the request may wait for a target that does not."""
+        fleet, model = self.fleet, profile.model
+        found = peer_prices(fleet, best.slot, model) if best.is_peer else self._prices_here(1 << best.slot)
+        if not _is_paid_by_use(found):
+            return False
+        replicas, peers = offer.awaited
+        if any(not each.is_per_use for each in self._prices_here(replicas)):
+            return True
+        known = [peer_prices(fleet, slot, model) for slot in slots_of(peers)]
+        return any(each and not _is_paid_by_use(each) for each in known)
+
+    def _prices_here(self, replicas: int) -> list[ReplicaPrice]:
+        """Known prices of own replicas of a mask, by region and pool."""
+        slots = [next(iter(slots_of(mask & replicas))) for mask in self._alike.values() if mask & replicas]
+        return [price for slot in slots if (price := replica_price(self.fleet, slot)) is not None]
 
     # Own replicas
 
@@ -232,6 +251,10 @@ class Price(CostPolicy):
     def written(self, took_ns: int) -> None:
         keeps = _KEEPS if self._writing_ns else 0.0
         self._writing_ns = keeps * self._writing_ns + (1 - keeps) * took_ns
+
+
+def _is_paid_by_use(prices: list[ReplicaPrice]) -> bool:
+    return any(each.is_per_use for each in prices)
 
 
 def _part_of(offer: Offer, mask: int) -> Offer:

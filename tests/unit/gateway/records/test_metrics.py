@@ -86,6 +86,13 @@ def test_hints_of_clients_count_once_by_kind_and_those_of_forwards_not_again() -
     assert watched.total("hints_total") == 3
 
 
+def test_a_line_of_a_batch_waits_apart_from_clients() -> None:
+    watched = Watched()
+    watched.ask("line", keeps_yielding=True)
+    assert watched.value("queue_wait_seconds_count", model="llama", source="batch") == 1
+    assert watched.total("queue_wait_seconds_count") == 1
+
+
 def test_a_look_at_a_stored_response_is_no_request_of_a_model() -> None:
     watched = Watched()
     watched.ask("look", model="", is_control=True)

@@ -9,6 +9,7 @@ from gateway.features.batches.forecast import (
     LineRate,
     Urgency,
     expected_end_s,
+    has_time_to_spare,
     may_be_urgent,
     urgent_lines,
 )
@@ -89,6 +90,19 @@ def test_a_steady_rate_is_told_and_a_stop_is_noticed() -> None:
 
 def test_a_rate_is_known_once_the_batch_has_run_for_a_minute() -> None:
     assert [LineRate(0).is_known(seconds * SECOND_NS) for seconds in (0, 50, 75)] == [False, False, True]
+
+
+@pytest.mark.parametrize(("lines_left", "has_time"), [(1_700, True), (1_900, False), (0, True)])
+def test_half_of_the_time_left_is_time_to_spare(lines_left: int, has_time: bool) -> None:
+    rate = LineRate(0)
+    for second in range(1, 3_601):
+        rate.add(1, second * SECOND_NS)
+    assert has_time_to_spare(lines_left, rate, 3_600.0, 3_600 * SECOND_NS) == has_time
+
+
+def test_a_batch_that_has_just_begun_has_time_to_spare() -> None:
+    assert has_time_to_spare(1_000_000, LineRate(0), 60.0, 50 * SECOND_NS)
+    assert not has_time_to_spare(1_000_000, LineRate(0), 60.0, 75 * SECOND_NS)
 
 
 def urgency(tenant: str, running: int, wanted: int) -> Urgency:

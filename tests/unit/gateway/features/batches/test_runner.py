@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from structlog import get_logger
 from structlog.testing import capture_logs
 
-from gateway.core.vocabulary import ModelName, RequestId, TenantName
+from gateway.core.vocabulary import ModelName, RequestId, ServiceClass, TenantName
 from gateway.door.parse import Caller
 from gateway.features.batches import runner as runner_module
 from gateway.features.batches.classes import LineClasses
@@ -252,6 +252,25 @@ async def test_a_key_that_goes_ends_no_line_that_another_gateway_may_run(tmp_pat
     runner._book.rates[batch.id] = LineRate(Clock.now_ns())
     with pytest.raises(BatchLeft):
         await runner._ask(batch, read_line(line_of(0)), 1)
+
+
+@pytest.mark.usefixtures("shared")
+@pytest.mark.parametrize(("lines", "is_patient"), [(1_000, True), (1_000_000, False)])
+def test_lines_are_patient_while_their_batch_has_time_to_spare(tmp_path: Path, lines: int, *, is_patient: bool) -> None:
+    batch, runner, now_ns = keyed_batch(is_token=True), runner_without_keys(tmp_path), Clock.now_ns()
+    checked = validated(batch, MODEL, lines, (), batch.created_s)
+    runner._book.batches[batch.id] = checked
+
+    def caller(served_as: ServiceClass) -> bool:
+        made = runner._caller(checked, served_as)
+        assert made is not None
+        return made.is_patient
+
+    assert caller(ServiceClass.BATCH), "it has not begun to run"
+    runner._book.rates[batch.id] = rate = LineRate(now_ns - 600_000_000_000)
+    rate.add(600, now_ns)
+    assert caller(ServiceClass.BATCH) == is_patient
+    assert not caller(ServiceClass.INTERACTIVE)
 
 
 async def driven(runner: BatchRunner, batch: ClientBatch) -> ClientBatch:

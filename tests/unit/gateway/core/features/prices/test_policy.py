@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from gateway.core.vocabulary import (
     PeerObservation,
     Place,
     PlacementReason,
+    PlaceRule,
     PoolName,
     ReplicaSpec,
     RequestId,
@@ -69,8 +71,12 @@ def mesh(
     return made
 
 
-def hear(one: Desk, name: str, place: Place, *, rtt_ms: int, backlog_bytes: int = 0, load: int = 0) -> None:
-    capacity = ModelCapacity(MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=4, spare=4)
+def hear(
+    one: Desk, name: str, place: Place, *, rtt_ms: int, backlog_bytes: int = 0, load: int = 0, room: int = 4
+) -> None:
+    capacity = ModelCapacity(
+        MODEL, DEFAULT_POOL, place, 4, 4, load=load, backlog_bytes=backlog_bytes, room=room, spare=room
+    )
     report = LoadReport(GatewayId(name), place, one.now_ns + 1, True, 1, "digest", (capacity,))
     heard = PeerObservation(report, one.now_ns, one.now_ns, rtt_ms * MS, rtt_ms * MS)
     one.tell(events.PeersObserved((heard,)))
@@ -197,6 +203,59 @@ def test_a_line_of_a_batch_goes_by_price_alone(first_token_s: int) -> None:
     hear(one, "gw-ap", AP, rtt_ms=5_000)
     ask(one, "line", service_class=ServiceClass.BATCH, keeps_yielding=True)
     assert where(one) == ["gw-ap"]
+
+
+LINE: Final = {"service_class": ServiceClass.BATCH, "keeps_yielding": True}
+PATIENT: Final = {**LINE, "is_patient": True}
+
+
+class TestPatientLines:
+    """Lines of a batch that has time to spare."""
+
+    def test_one_waits_for_what_is_paid_for_anyway_and_holds_no_other_back(self) -> None:
+        one = mesh(by_use(US, 1), owned(EU), by_use(AP, 1))
+        hear(one, "gw-eu", EU, rtt_ms=80, load=4, room=0)
+        ask(one, "patient", **PATIENT)
+        assert where(one) == []
+        ask(one, "late", **LINE)
+        assert where(one) == ["r0"]
+        hear(one, "gw-eu", EU, rtt_ms=80, load=3, room=1)
+        assert where(one) == ["r0", "gw-eu"]
+
+    def test_one_waits_for_a_replica_of_its_gateway(self) -> None:
+        spot = replace(replica_spec("r1"), pool=PoolName("spot"))
+        one = mesh(first_token_s=8, ours=(replica_spec("r0"), spot))
+        paid = ReplicaPrice(US.region, DEFAULT_POOL, 9 * MICROS, False, 16)
+        one.tell(events.PricesChanged(prices(paid, by_use(US, 1))))
+        ask(one, "first", **PATIENT)
+        ask(one, "second", **PATIENT)
+        assert where(one) == ["r0"]
+        ask(one, "late", **LINE)
+        assert where(one) == ["r0", "r1"]
+
+    @pytest.mark.parametrize(
+        ("known", "details"),
+        [
+            ((by_use(US, 9), by_use(EU, 5)), {}),
+            ((by_use(US, 9), owned(EU)), {"process": PlaceRule(jurisdictions=frozenset({US.jurisdiction}))}),
+            ((by_use(US, 9),), {}),
+            ((owned(US), owned(EU)), {}),
+        ],
+        ids=["all are paid by use", "it may not go there", "no price is known", "nothing is added"],
+    )
+    def test_none_waits_where_it_cannot_save(self, known: tuple[ReplicaPrice, ...], details: dict[str, Any]) -> None:
+        one = mesh(*known)
+        hear(one, "gw-eu", EU, rtt_ms=80, load=4, room=0)
+        hear(one, "gw-ap", AP, rtt_ms=160, load=4, room=0)
+        ask(one, "patient", **PATIENT, **details)
+        assert where(one) == ["r0"]
+
+    def test_other_policies_let_none_wait(self) -> None:
+        one = mesh(by_use(US, 1), owned(EU))
+        one.tell(events.ConfigApplied(replace(all_of(one.core.config), placement=PlacementConfig())))
+        hear(one, "gw-eu", EU, rtt_ms=80, load=4, room=0)
+        ask(one, "patient", **PATIENT)
+        assert where(one) == ["r0"]
 
 
 def test_other_prices_hold_from_the_moment_they_are_told() -> None:
