@@ -100,6 +100,8 @@ def _its_turn(core: GatewayState, request: RequestState) -> str:
     """Other things that a request waits for besides a target. No other tenant is named."""
     service_class = request.request_class.service_class
     told = "" if service_class is ServiceClass.INTERACTIVE else f"; as {service_class} it takes only what is idle"
+    if request.request_class.is_patient:
+        told += ", and may wait for what the placement policy prefers, as its batch has time to spare"
     return told + core.waiting.order.why_later(request)
 
 

@@ -217,6 +217,7 @@ class TestPatientLines:
         hear(one, "gw-eu", EU, rtt_ms=80, load=4, room=0)
         ask(one, "patient", **PATIENT)
         assert where(one) == []
+        assert "as its batch has time to spare" in one.core.why_it_waits(RequestId("patient"))
         ask(one, "late", **LINE)
         assert where(one) == ["r0"]
         hear(one, "gw-eu", EU, rtt_ms=80, load=3, room=1)
