@@ -43,7 +43,10 @@ _TENANT = f"Tenant of the request; `{OTHER_TENANT}` for tenants that logs may no
 
 LABELS: dict[str, Label] = {
     "model": Label(_MODEL),
-    "source": Label("Sender of the request: a client, or a peer that forwards it.", ("client", "peer")),
+    "source": Label(
+        "Sender of the request: a client, a peer that forwards it, or a batch of this gateway.",
+        ("client", "peer", "batch"),
+    ),
     "outcome": Label("Outcome of the request.", tuple(Outcome)),
     "target": Label("Kind of the target: a replica of this gateway, or a peer.", tuple(TargetKind)),
     "result": Label("Result of the leg.", tuple(LegResult)),

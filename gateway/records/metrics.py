@@ -361,7 +361,9 @@ class GatewayMetrics:
             if after is not None:
                 self._retries.add(after)
         elif not record.is_control:
-            model, source = self._models.of(record.model), _source_of(record)
+            model, source = self._models.of(record.model), "client" if record.origin is None else "peer"
+            if record.keeps_yielding and record.origin is None:
+                source = "batch"  # a line waits for as long as it takes
             self._waited.observe(order.decision.waited_ns / _SECOND_NS, model, source)
             self._matched.observe(matched_share(order.decision), model, RAN[order.target.kind])
 
@@ -530,10 +532,3 @@ def _ages(name: str, words: str, label: str, ages_ns: Iterable[tuple[str, int]])
     for key, age_ns in ages_ns:
         family.add_metric([key], age_ns / _SECOND_NS)
     return family
-
-
-def _source_of(record: RequestRecord) -> str:
-    """Source of a request, as a label; lines of batches wait for as long as it takes."""
-    if record.origin is not None:
-        return "peer"
-    return "batch" if record.keeps_yielding else "client"
