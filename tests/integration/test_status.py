@@ -28,7 +28,7 @@ async def status(region: Region, *more: str) -> tuple[int | None, str, str]:
 async def test_a_mesh_that_is_well_is_shown_and_a_dead_engine_is_named(mesh: Mesh) -> None:
     us, eu = await mesh.region("us-1", US), await mesh.region("eu-1", EU)
     await mesh.start(us, eu)
-    code, out, _ = await status(us)
+    code, out, _ = await status(us, "--wait", "60")
     assert code == 0, out
     assert "gateway us-1 in us-east-1 (US): ready" in out
     rows = [line.split() for line in out.splitlines()]
@@ -45,7 +45,7 @@ async def test_a_mesh_that_is_well_is_shown_and_a_dead_engine_is_named(mesh: Mes
 async def test_json_holds_all_that_the_gateway_says_and_what_is_wrong(mesh: Mesh) -> None:
     us = await mesh.region("us-1", US)
     await mesh.start(us)
-    code, out, _ = await status(us, "--json")
+    code, out, _ = await status(us, "--json", "--wait", "60")
     said = json.loads(out)
     assert (code, said["wrong"], said["gateway"], len(said["replicas"])) == (0, [], "us-1", 1)
     async with mesh.session.get(f"{us.gateway.admin_url}/admin/state") as response:
