@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
@@ -22,6 +22,9 @@ from gateway.core.kernel.events import (
 )
 from gateway.core.kernel.residency import TenantPolicy
 from gateway.core.vocabulary import (
+    Category,
+    Connector,
+    Hints,
     Hops,
     ModelName,
     Place,
@@ -29,6 +32,7 @@ from gateway.core.vocabulary import (
     RefusalReason,
     ReplicaSpec,
     RequestId,
+    RequestProfile,
     ServiceClass,
     Standing,
     TenantName,
@@ -432,3 +436,46 @@ def test_who_may_not_enter_has_no_batch_room() -> None:
     assert one.core.batch_rooms(MODEL, TENANT, None) == {}
     one.tell(PolicyApplied(policy(US)))
     assert one.core.batch_rooms(MODEL, TENANT, None) == {US.region: 14, EU.region: 1}
+
+
+CHANGED: Final[dict[str, Any]] = {
+    "request_id": RequestId("b"),
+    "model": ModelName("mistral"),
+    "tenant": TenantName("acme"),
+    "prompt_bytes": 9,
+    "prefix": bytes(8),
+    "prefix_block_bytes": 32,
+    "session_key": "other",
+    "stream": False,
+    "output_tokens_max": 5,
+    "follows": "response",
+    "is_control": True,
+    "process": PlaceRule(regions=frozenset({US.region})),
+    "connectors": frozenset[Connector](),
+    "prompt_key": b"key",
+    "category": Category.CODE,
+    "text_bytes": 3,
+    "extra_prompt_tokens": 7,
+    "budget_tokens": 9,
+    "appends": True,
+    "service_class": ServiceClass.BATCH,
+    "sent_bytes": 11,
+    "hints": Hints(priority=1),
+    "keeps_yielding": True,
+    "is_patient": True,
+}
+"""Another value of each property of a profile that a client's request may have when it arrives."""
+
+
+def test_no_property_is_forgotten() -> None:
+    assert {*RequestProfile.__struct_fields__} - CHANGED.keys() == {"identity"}, "an attempt that failed sets it"
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("service_class", [ServiceClass.INTERACTIVE, ServiceClass.BATCH])
+def test_a_verdict_that_is_remembered_is_that_on_the_request_itself(name: str, service_class: ServiceClass) -> None:
+    admission, known = desk().core.admission, replace(profile("a"), service_class=service_class)
+    admission.admittance_of(known, None)
+    changed = replace(known, **{name: CHANGED[name]})
+    remembered, judged = admission.admittance_of(changed, None), admission._judge(changed, None)
+    assert (remembered.request_class, remembered.rule) == (judged.request_class, judged.rule)
