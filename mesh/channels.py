@@ -56,7 +56,8 @@ class ServedSettings(LinkSettings, Protocol):
 
 
 class FollowedChannel:
-    """Channel that knows its running calls. gRPC's own closing with a grace period cannot be abandoned half way."""
+    """Channel that knows its running calls, and when a call is about to open a connection. gRPC's own closing with a
+    grace period cannot be abandoned half way."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -84,8 +85,13 @@ class FollowedChannel:
         except TimeoutError:
             pass
 
+    def on_connecting(self) -> None:
+        """Take note that the next call opens a connection: the one that earlier calls run on takes no new ones."""
+
     def _following(self, begin: _Begin) -> _Begin:
         def begin_and_follow(*arguments: Any, **options: Any) -> grpc.aio.Call:
+            if self.channel.get_state() is grpc.ChannelConnectivity.IDLE:
+                self.on_connecting()
             call = begin(*arguments, **options)
             self._calls.add(call)
             call.add_done_callback(self._forget)

@@ -227,9 +227,9 @@ def _number_faults(file: RegionFile) -> Iterator[FileFault]:
         yield FileFault("control.message_max", "is below 64KiB, so that the history of a pool would break the stream")
     if peering.forward_window_bytes < _FORWARD_WINDOW_BYTES_MIN:
         yield FileFault("peering.forward_window", "is below 16KiB, so that each answer would wait at every turn")
-    longest_ns = limits.request_deadline_ns + peering.connection_age_ns // 2  # half the age: time for new forwards
-    if peering.connection_grace_ns < max(longest_ns, peering.connection_age_ns):
-        running = "is below limits.request_deadline and half of peering.connection_age, so running calls would be cut"
+    followed_ns = peering.ping_interval_ns + peering.ping_timeout_ns  # forwards follow a ping to the next connection
+    if peering.connection_grace_ns < limits.request_deadline_ns + followed_ns:
+        running = "is below limits.request_deadline and the time of a ping, so running calls would be cut"
         yield FileFault("peering.connection_grace", running, beside="limits.request_deadline")
     if peering.heartbeats_time_max_ns < _HEARTBEATS_TIME_MIN_NS:
         yield FileFault("peering.heartbeats_time_max", "is below 5ms, too little for a peer that behaves")

@@ -73,9 +73,8 @@ class IdentityMismatch(PeerLost):
 
 class _Subscription(Struct, frozen=True):
     call: _Call
-    version: int
-    """Version of the credentials that the call was made with."""
-    opened_ns: int
+    connection: int
+    """Number of the connection that the call was made on."""
 
 
 class RoundTrips:
@@ -293,7 +292,8 @@ class Heartbeats:
     def _open(self) -> _Subscription:
         self._misses_something = False
         self.silence.begin(self._clock.now_ns())
-        return _Subscription(self._link.stub.Subscribe(self._request), self._link.version, self._clock.now_ns())
+        call = self._link.stub.Subscribe(self._request)
+        return _Subscription(call, self._link.connection)  # the call itself may open a connection
 
     async def _next(self, subscription: _Subscription) -> pb.SubscribeResponse:
         async with Patience(self._link.peering.silence_max_ns / _SECOND_NS):
@@ -303,12 +303,9 @@ class Heartbeats:
         return message
 
     def _is_old(self, subscription: _Subscription) -> bool:
-        """True if the subscription is older than its credentials or than a connection may be, so that it would keep a
-        connection open that all other calls have left, or if something that was told on it is missing."""
-        if self._misses_something:
-            return True
-        age_ns = self._clock.now_ns() - subscription.opened_ns
-        return subscription.version != self._link.version or age_ns > self._link.peering.connection_age_ns
+        """True if the subscription would keep a connection open that all other calls have left, or if something that
+        was told on it is missing."""
+        return self._misses_something or subscription.connection != self._link.connection
 
     async def _succeed(self, old: _Subscription) -> _Subscription:
         """Open a new subscription, take in its first report, then end the old one, so that no report is missed in

@@ -47,7 +47,8 @@ class PeerLink:
     loop.
 
     While `follow_credentials` runs, new credentials open a new channel; running calls end on the channel that they
-    began on.
+    began on. A peer tells connections to take no new calls once they are old: the next call opens another one, and
+    `connection` says that the long calls should follow it.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class PeerLink:
         self._clock = clock or Clock()
         self._watch = watch
         self._old_lines: list[_Line] = []
+        self.connection = 0
+        """Number of the connection that new calls are made on."""
         self._lay_line()
 
     @property
@@ -135,6 +138,7 @@ class PeerLink:
         spec, address = self.peer.spec, str(self.peer.address)
         self.version = self._transport.version
         """Version of the credentials that new calls are made with."""
+        self.connection += 1
         self._line = _Line(
             self._transport.open_channel(address, spec.gateway_id, spec.place, client_options(self.peering)),
             self,
@@ -162,6 +166,11 @@ class _Line(FollowedChannel):
         super().__init__(channel)
         self.stub: peer_pb2_grpc.PeerServiceAsyncStub = peer_pb2_grpc.PeerServiceStub(self)  # type: ignore[call-overload]
         self.carrier = link.make_carrier(self)
+        self._link = link
+
+    def on_connecting(self) -> None:
+        self._link.connection += 1
+        self.carrier.retire()
 
     @property
     def is_ready(self) -> bool:

@@ -20,9 +20,6 @@ from mesh.clock import Clock
 from mesh.supervisor import Backoff
 
 _SECOND_NS = 1_000_000_000
-_STREAMS_PER_AGE = 2
-"""Divisor of a connection's age: a stream takes new forwards for this part of it, so that a forward begins on a
-connection that exceeds its age by at most that part."""
 
 Start = Callable[[Coroutine[None, None, None]], object]
 
@@ -62,18 +59,17 @@ class StreamSelector:
 
     def open(self, request: bytes, taker: MessageReceiver) -> OriginForward:
         """Begin a forward, whose words go to `taker`. Raises LegFailure during the pause after a fault."""
-        now_ns = self._clock.now_ns()
         stream = self._stream
-        if stream is None or stream.is_retiring or self._is_old(stream, now_ns):
-            stream = self._next(stream, now_ns)
+        if stream is None or stream.is_retiring:
+            stream = self._next(self._clock.now_ns())
         return stream.open(request, taker)
 
     def retire(self) -> None:
-        """Accept no new forwards here: they go out on another connection."""
+        """Accept no new forwards on the open stream, which ends with its last: they go out on another one."""
         if self._stream is not None:
             self._stream.retire()
 
-    def _next(self, old: OriginStream | None, now_ns: int) -> OriginStream:
+    def _next(self, now_ns: int) -> OriginStream:
         if now_ns < self._rests_until_ns and self._failed is not None:
             raise replace(self._failed, detail=f"left alone for a while, since: {self._failed.detail}")
         stream = OriginStream(
@@ -86,8 +82,6 @@ class StreamSelector:
             on_turn=self._on_turn,
         )
         self._stream = stream
-        if old is not None:
-            old.retire()
         self._start(self._run(stream))
         return stream
 
@@ -110,6 +104,3 @@ class StreamSelector:
                 if self._failures > 1:  # one broken stream causes no pause: it may have any cause
                     pause_s = self._backoff.pause_s(self._failures, self._rng)
                     self._rests_until_ns = now_ns + round(pause_s * _SECOND_NS)
-
-    def _is_old(self, stream: OriginStream, now_ns: int) -> bool:
-        return now_ns - stream.opened_ns > self._peering.connection_age_ns // _STREAMS_PER_AGE

@@ -35,6 +35,7 @@ from gateway.peers.heartbeats import (
 )
 from gateway.peers.link import PeerLink
 from mesh import silence
+from mesh.channels import server_options
 from mesh.clock import Clock
 from mesh.config import LoggingConfig
 from mesh.logs import make_logger
@@ -99,6 +100,13 @@ def make_heartbeats(
 @pytest.fixture
 async def peer() -> AsyncIterator[FakePeer]:
     async with serve_fake_peer() as fake:
+        yield fake
+
+
+@pytest.fixture
+async def aging_peer() -> AsyncIterator[FakePeer]:
+    """Peer whose connections take no new calls soon after they are opened."""
+    async with serve_fake_peer(options=server_options(replace(QUICK, connection_age_ns=20 * MS))) as fake:
         yield fake
 
 
@@ -346,7 +354,7 @@ async def test_a_peer_that_spoke_while_this_gateway_did_not_run_is_not_lost(peer
 
 
 async def test_a_peer_that_falls_silent_as_its_subscription_is_renewed_is_lost(
-    peer: FakePeer, monkeypatch: pytest.MonkeyPatch
+    aging_peer: FakePeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(silence, "LEARNT_AFTER_NS", 0)
     again = count()
@@ -358,9 +366,8 @@ async def test_a_peer_that_falls_silent_as_its_subscription_is_renewed_is_lost(
             await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))
             await asyncio.sleep(0.002)
 
-    peer.subscribed = subscribed
-    settings = replace(QUICK, connection_age_ns=20 * MS, silence_max_ns=3600 * SECOND)
-    async with listening(peer, settings) as events:
+    aging_peer.subscribed = subscribed
+    async with listening(aging_peer, replace(QUICK, silence_max_ns=3600 * SECOND)) as events:
         while isinstance(event := await events.get(), PeersObserved):
             pass
     assert event == TargetLost(peer_target(SPEC.gateway_id), "it gave no sign of life for 1.5 s", is_silent=True)
@@ -425,7 +432,7 @@ async def test_an_imposter_is_never_observed(peer: FakePeer, report: LoadReport,
     assert seen == [TargetLost(peer_target(SPEC.gateway_id), detail)] * 3
 
 
-async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(peer: FakePeer) -> None:
+async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(aging_peer: FakePeer) -> None:
     """An old subscription would otherwise hold a connection, and its first certificate, for ever."""
     open_at_once: list[int] = []
     calls = 0
@@ -441,12 +448,12 @@ async def test_an_old_subscription_is_followed_by_a_new_one_before_it_ends(peer:
         finally:
             calls -= 1
 
-    peer.subscribed = subscribed
-    async with listening(peer, replace(QUICK, connection_age_ns=20 * MS)) as events:
+    aging_peer.subscribed = subscribed
+    async with listening(aging_peer) as events:
         await until(lambda: len(open_at_once) > 3)
         seen = [events.get_nowait() for _ in range(events.qsize())]
     assert all(isinstance(event, PeersObserved) for event in seen), "the peer was never lost"
-    assert open_at_once[1:4] == [2, 2, 2], "the old one was still there when the new one came"
+    assert min(open_at_once[1:4]) > 1, "the old one was still there when the new one came"
 
 
 async def test_a_feature_that_misses_something_is_told_everything_anew(peer: FakePeer) -> None:
@@ -485,7 +492,7 @@ async def test_a_feature_that_misses_something_is_told_everything_anew(peer: Fak
     assert all(isinstance(event, PeersObserved) for event in seen), "the peer was never lost"
 
 
-async def test_a_new_subscription_that_fails_is_a_loss(peer: FakePeer) -> None:
+async def test_a_new_subscription_that_fails_is_a_loss(aging_peer: FakePeer) -> None:
     again = count()
 
     async def subscribed(request: pb.SubscribeRequest, context: SubscribeContext) -> None:
@@ -495,8 +502,8 @@ async def test_a_new_subscription_that_fails_is_a_loss(peer: FakePeer) -> None:
             await context.write(codec.load_to_pb(replace(REPORT, sequence=sequence), age_ns=0))
             await asyncio.sleep(0.002)
 
-    peer.subscribed = subscribed
-    async with listening(peer, replace(QUICK, connection_age_ns=20 * MS)) as events:
+    aging_peer.subscribed = subscribed
+    async with listening(aging_peer) as events:
         while isinstance(event := await events.get(), PeersObserved):
             pass
     assert event == TargetLost(peer_target(SPEC.gateway_id), "PERMISSION_DENIED: who are you?")

@@ -11,29 +11,24 @@ from gateway.config.sections import PeeringConfig
 from gateway.core.vocabulary import LegResult
 from gateway.peers.exchange.stream_selector import StreamSelector
 from gateway.request.legs import LegFailure
-from mesh.clock import Clock
 from protos.mesh.v1 import peer_pb2 as pb
 from tests.fakes import answer_frames
 from tests.fakes.exchanging import FrameContext
 from tests.fakes.liar import answered_with
 from tests.fakes.peer import FakePeer, serve_fake_peer
-from tests.support.clock import StillClock
-from tests.support.core import EU, MS, SECOND, peer_spec
+from tests.support.core import EU, SECOND, peer_spec
 from tests.support.exchanges import Taken, opened
 from tests.support.gateways import until
 from tests.support.links import peer_link
 
 REQUEST = pb.ForwardRequest(request_id="r-1", origin_gateway_id="us-1").SerializeToString()
 DEFAULTS = PeeringConfig()
-AGED = PeeringConfig(connection_age_ns=200 * MS)
 
 
 @asynccontextmanager
-async def carrying(
-    peering: PeeringConfig = DEFAULTS, *, clock: Clock | None = None
-) -> AsyncIterator[tuple[StreamSelector, FakePeer]]:
+async def carrying(peering: PeeringConfig = DEFAULTS) -> AsyncIterator[tuple[StreamSelector, FakePeer]]:
     async with serve_fake_peer() as fake:
-        link = peer_link(fake.config(peer_spec("eu-1", EU)), peering, clock=clock)
+        link = peer_link(fake.config(peer_spec("eu-1", EU)), peering)
         try:
             yield link.carrier, fake
         finally:
@@ -104,9 +99,8 @@ async def test_a_connection_that_is_lost_is_tried_at_once() -> None:
         assert fake.streams == 5
 
 
-async def test_an_old_stream_takes_no_new_forward_and_ends_behind_its_last() -> None:
-    clock = StillClock(SECOND)
-    async with carrying(AGED, clock=clock) as (carrier, fake):
+async def test_a_stream_that_retires_takes_no_new_forward_and_ends_behind_its_last() -> None:
+    async with carrying() as (carrier, fake):
         go_on = asyncio.Event()
 
         async def waits(request: pb.ForwardRequest, context: FrameContext) -> None:
@@ -120,7 +114,7 @@ async def test_an_old_stream_takes_no_new_forward_and_ends_behind_its_last() -> 
         await until_accepted(first)
         old = carrier._stream
         assert old is not None
-        clock.now += 101 * MS
+        carrier.retire()
         second = opened(carrier, REQUEST)
         await until_accepted(second)
         assert fake.streams == 2
