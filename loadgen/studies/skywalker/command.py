@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from loadgen.studies.commands import FOLDER, options, play_chosen, read_json, write
+from loadgen.studies.experiments import ScenarioCell
+from loadgen.studies.skywalker.best_hits import BestHits, best_hits
 from loadgen.studies.skywalker.page import SLOTS, page_of
-from loadgen.studies.skywalker.plan import evaluation, find_traces
+from loadgen.studies.skywalker.plan import SkyWalkerEvaluation, evaluation, find_traces
 
 
 @click.command()
@@ -26,4 +28,13 @@ def skywalker(
     plan = evaluation(find_traces(traces), full=full)
     chosen, found = play_chosen(plan.experiments, only, out, cache_folder, jobs)
     others = {slot: read_json((out or FOLDER) / f"{slot}.json") for slot in SLOTS}
-    write(out, page_of(plan, found, others, chosen), failures=found.failures)
+    write(out, page_of(plan, found, others, chosen, _offline(plan)), failures=found.failures)
+
+
+def _offline(plan: SkyWalkerEvaluation) -> dict[str, list[BestHits]]:
+    """Hit rates without engines, by workload and seed."""
+    run, *_ = plan.fig8.runs
+    return {
+        point.name: [best_hits(ScenarioCell("fig6", point, run, seed).scenario()) for seed in plan.seeds]
+        for point in plan.fig6
+    }

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median
 
 from gateway.core.config import CoreConfig
 from gateway.core.kernel.config import PlacementPolicy
 from loadgen.figures import Figures
-from loadgen.pages.markdown import listed
+from loadgen.pages.markdown import NOTHING, listed
 from loadgen.studies.cells import Results
-from loadgen.studies.claims import CLOSE
+from loadgen.studies.claims import CLOSE, Claim
 from loadgen.studies.rendering import render
 from loadgen.studies.skywalker import comparison, fleets, pushing, sensitivity
+from loadgen.studies.skywalker.best_hits import BestHits
 from loadgen.studies.skywalker.judgement import MAY_LOSE, SAME, judgement
-from loadgen.studies.skywalker.paper_claims import FLEETS_OF_CLAIM, claims
+from loadgen.studies.skywalker.paper_claims import claims
 from loadgen.studies.skywalker.plan import (
     AXES,
+    FLEETS_OF_CLAIM,
     PAPER_FLEETS,
     SKYWALKER,
+    VARIATIONS,
     SkyWalkerEvaluation,
     worth_trials,
 )
@@ -38,9 +42,11 @@ def page_of(
     results: Results,
     others: Mapping[str, Figures | None],
     played: Collection[str] | None = None,
+    offline: Mapping[str, Sequence[BestHits]] | None = None,
 ) -> dict[str, str]:
     """Contents by file name: the page and its plots. `others` holds measurements of other commands, by slot; `played`
-    names the experiments that were selected, all of them if it is not given."""
+    names the experiments that were selected, all of them if it is not given. `offline`: hit rates of Fig. 6, by
+    workload and seed."""
     reader = SectionReader(plan, results)
     left_out = [each.name for each in plan.experiments if played is not None and each.name not in played]
 
@@ -58,6 +64,7 @@ def page_of(
         played=[each.name for each in plan.experiments if each.name not in left_out],
         combinations=sum(len(each.points) * len(each.runs) for each in plan.experiments if each.name not in left_out),
         failed=[f"{title}: {' '.join(reason.split())}" for title, reason in sorted(results.failures.items())],
+        variations=VARIATIONS, verdicts=_verdicts(plan, results, made, shown), offline=_offline_rows(offline or {}),
         claims=made, rows_of_claims=[claim.cells() for claim in made], judged=judged,
         untold=judged - reached - len(short), short=short, close=CLOSE,
         paper_fleets=PAPER_FLEETS, skewed_fleets=FLEETS_OF_CLAIM, where_behind=comparison.where_behind,
@@ -68,6 +75,37 @@ def page_of(
         explore_rule=CoreConfig().placement.explore_rule, skywalker=SKYWALKER,
     )  # fmt: skip
     return {"skywalker.md": text, **plots}
+
+
+def _verdicts(
+    plan: SkyWalkerEvaluation, results: Results, made: Sequence[Claim], shown: Callable[[str], bool]
+) -> list[list[str]]:
+    """Row for each judged figure of the paper: its name, its verdict, and the one under each variation that may change
+    it. The last row counts those that are reached."""
+    columns = [made]
+    for variation in VARIATIONS:
+        is_played = shown(variation.name)
+        columns.append(claims(SectionReader(plan.under(variation.name), results)) if made and is_played else [])
+    judged = [place for place, claim in enumerate(made) if not claim.is_input]
+    rows = [[made[place].what, *(_verdict(column, made, place) for column in columns)] for place in judged]
+    reached = [str(sum(each.is_reached for each in column)) if column else NOTHING for column in columns]
+    return [*rows, ["reached", *reached]]
+
+
+def _verdict(column: Sequence[Claim], made: Sequence[Claim], place: int) -> str:
+    """Verdict in a column; a dash where it was not played, or no pair of it differs from the first column's."""
+    if not column or (column is not made and column[place].pairs == made[place].pairs):
+        return NOTHING
+    return column[place].verdict
+
+
+def _offline_rows(offline: Mapping[str, Sequence[BestHits]]) -> list[tuple[str, str, str, str]]:
+    """Rows of Fig. 6: medians of the seeds."""
+    found = []
+    for workload, seeds in offline.items():
+        hashed, best = median(each.hashed for each in seeds), median(each.best for each in seeds)
+        found.append((workload, f"{hashed:.1%}", f"{best:.1%}", f"{100 * (best - hashed):.1f}"))
+    return found
 
 
 def _size(plan: SkyWalkerEvaluation) -> str:

@@ -12,14 +12,18 @@ from loadgen.studies.data import read_data
 from loadgen.studies.numbers import Measure, Middle, inverse, measured, median_of, percent, ratio, times
 from loadgen.studies.rendering import render_text
 from loadgen.studies.skywalker.fleets import skewed_gain
-from loadgen.studies.skywalker.plan import BLIND, OUTSTANDING_LIMITS, PENDING, SELECTIONS, SKYWALKER, outstanding
+from loadgen.studies.skywalker.plan import (
+    BLIND,
+    FLEETS_OF_CLAIM,
+    OUTSTANDING_LIMITS,
+    PENDING,
+    SELECTIONS_OF_CLAIM,
+    SKYWALKER,
+    outstanding,
+)
 from loadgen.studies.skywalker.reader import SectionReader
 
 _NAMED_MAX = 4
-FLEETS_OF_CLAIM = (6, 9, 12)
-"""Numbers of replicas for which the paper reports a gain."""
-_SELECTIONS = tuple(selection for selection, _ in SELECTIONS[:2])
-"""SGLang's selection, which the paper changed, with both its sets of thresholds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ def _held(reader: SectionReader, claim: PaperClaim) -> Claim:
 
     why = render_text(
         claim.why, reader=reader, workloads=workloads, measure=measure, medians=medians, hits=hits,
-        furthest=lambda: _furthest(claim, ratios), selections=_SELECTIONS,
+        furthest=lambda: _furthest(claim, ratios), selections=SELECTIONS_OF_CLAIM,
         ahead=lambda: [workload for (workload, _), each in ratios.items() if each.median < 1],
         skewed=listed([f"{times(skewed_gain(reader, count))} at {count}" for count in FLEETS_OF_CLAIM]),
     )  # fmt: skip
@@ -87,7 +91,7 @@ def _pairs_of_figure(reader: SectionReader, figure: str) -> list[Middle | None]:
     if figure == "skewed":
         return [skewed_gain(reader, count) for count in FLEETS_OF_CLAIM]
     found: list[Middle | None] = []
-    for selection in _SELECTIONS:
+    for selection in SELECTIONS_OF_CLAIM:
         pending, blind = reader.pushing(selection, PENDING), reader.pushing(selection, BLIND)
         limited = [reader.pushing(selection, outstanding(limit)) for limit in OUTSTANDING_LIMITS]
         found += {

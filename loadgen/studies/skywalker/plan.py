@@ -6,12 +6,14 @@ The workloads in the scenarios `paper_*` were fitted by hand to the paper's desc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from loadgen.studies.data import read_data
-from loadgen.studies.experiments import Changes, Experiment, Point
+from loadgen.studies.experiments import SCENARIOS, Changes, Experiment, Point
 from loadgen.studies.recordings import MOONCAKE, first_file
+from mesh.yaml_file import read_yaml
 
 SKYWALKER = "SkyWalker"
 SKYWALKER_CH = "SkyWalker-CH"
@@ -223,6 +225,29 @@ class SettingAxis:
 
 
 AXES = read_data("skywalker/axes.yaml", tuple[SettingAxis, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """One change of the experiments behind the paper's figures, which plays a supposed cause of a shortfall."""
+
+    name: str
+    supposes: str
+    """Supposition that it plays, for the page."""
+    scenario: Changes = field(default_factory=dict)
+    clients: float = 1.0
+    """Factor of the number of clients."""
+    runs: Mapping[str, Sections] = field(default_factory=dict)
+    """Changes of runs, by their name and section."""
+    figures: tuple[str, ...] = ("fig8", "fig9", "fig10")
+    """Experiments that it may change."""
+
+
+VARIATIONS = read_data("skywalker/variations.yaml", tuple[Variation, ...])
+FLEETS_OF_CLAIM = (6, 9, 12)
+"""Numbers of replicas for which Fig. 10 reports a gain."""
+SELECTIONS_OF_CLAIM = tuple(selection for selection, _ in SELECTIONS[:2])
+"""SGLang's selection, which the paper changed for Fig. 9, with both its sets of thresholds."""
 UNSEEN = (
     Point("conversations as by default, skewed, 4/4/4", "skewed_day.yaml"),
     Point("all with one prompt of 2,000 words, skewed, 4/4/4", "skewed_day.yaml",
@@ -252,11 +277,29 @@ class SkyWalkerEvaluation:
     """Experiments by axis and value."""
     improvement: Experiment
     unseen: Experiment
+    varied: Mapping[str, Mapping[str, Experiment]]
+    """Experiments that a variation changes, by its name and by their field here."""
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
         figures = (self.fig8, self.fig9, self.fig10, self.day_pooled, self.day_alone)
-        return (*figures, *self.sensitivity.values(), self.improvement, self.unseen)
+        varied = (each for changed in self.varied.values() for each in changed.values())
+        return (*figures, *self.sensitivity.values(), self.improvement, self.unseen, *varied)
+
+    @property
+    def fig6(self) -> tuple[Point, ...]:
+        """Workloads of the paper on its fleets, and bursts, which nothing was fitted to."""
+        return (*(each for each in self.fig8.points if each.name in PAPER_FLEETS), UNSEEN[-1])
+
+    def under(self, variation: str) -> SkyWalkerEvaluation:
+        """Evaluation whose figures are those of a variation, where it changes them."""
+        changed = self.varied[variation]
+        return replace(
+            self,
+            fig8=changed.get("fig8", self.fig8),
+            fig9=changed.get("fig9", self.fig9),
+            fig10=changed.get("fig10", self.fig10),
+        )
 
 
 def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | None = None) -> SkyWalkerEvaluation:
@@ -266,13 +309,16 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
     skewed = Point(SKEWED, "paper_skewed.yaml", spread_out(9))
     sensitive = (*(point for point in asked if full or point.name in SENSITIVITY_POINTS), skewed)
     mesh = (_skywalker(SKYWALKER), _skywalker(WORTH, WORTH_PLACEMENT))
+    figures = {
+        "fig8": Experiment("fig8", asked, SYSTEMS, chosen),
+        "fig9": Experiment("fig9", (_pushing_point(traces),), _pushing_runs(), chosen),
+        "fig10": Experiment("fig10", _fleets("paper_skewed.yaml", SKEWED_FLEETS), (*mesh, _ALONE), chosen),
+    }
     return SkyWalkerEvaluation(
         traces,
         full,
         chosen,
-        fig8=Experiment("fig8", asked, SYSTEMS, chosen),
-        fig9=Experiment("fig9", (_pushing_point(traces),), _pushing_runs(), chosen),
-        fig10=Experiment("fig10", _fleets("paper_skewed.yaml", SKEWED_FLEETS), (*mesh, _ALONE), chosen),
+        **figures,
         day_pooled=Experiment("day, pooled", _fleets("paper_day.yaml", DAY_FLEETS), mesh[:1], chosen),
         day_alone=Experiment("day, alone", _fleets("paper_day.yaml", DAY_ALONE_FLEETS), (_ALONE,), chosen),
         sensitivity={
@@ -287,7 +333,36 @@ def evaluation(traces: Traces, *, full: bool = False, seeds: Sequence[int] | Non
         },
         improvement=Experiment("improvement", (*asked, skewed), VARIANTS, chosen),
         unseen=Experiment("unseen", UNSEEN, VARIANTS[:4], UNSEEN_SEEDS),
+        varied={each.name: {name: _varied(figures[name], each) for name in each.figures} for each in VARIATIONS},
     )
+
+
+def _varied(figure: Experiment, variation: Variation) -> Experiment:
+    """The part of a figure's experiment that the paper's claims speak of, with the variation's changes."""
+    spoken_of = (*PAPER_FLEETS, PUSHING_POINT, *map(str, FLEETS_OF_CLAIM))
+    points = tuple(
+        Point(each.name, each.scenario, {**each.changes, **variation.scenario, **_more_clients(each, variation)})
+        for each in figure.points
+        if each.name in spoken_of
+    )
+    left_out = tuple(pushing_name(selection, "") for selection, _ in SELECTIONS[len(SELECTIONS_OF_CLAIM) :])
+    runs = (each for each in figure.runs if each["name"] != WORTH and not str(each["name"]).startswith(left_out))
+    changed = tuple(_with_sections(each, variation.runs.get(str(each["name"]), {})) for each in runs)
+    return Experiment(f"{variation.name}: {figure.name}", points, changed, figure.seeds)
+
+
+def _more_clients(point: Point, variation: Variation) -> Changes:
+    if variation.clients == 1:
+        return {}
+    clients = read_yaml(SCENARIOS / point.scenario).mapping()["clients"]
+    return {"clients": [{**each, "clients": round(each["clients"] * variation.clients)} for each in clients]}
+
+
+def _with_sections(run: Changes, sections: Sections) -> Changes:
+    found: dict[str, Any] = dict(run)
+    for section, changes in sections.items():
+        found[section] = {**found.get(section, {}), **changes}
+    return found
 
 
 def _changed(sections: Sections) -> Changes:

@@ -26,11 +26,13 @@ from loadgen.simulator.scenario import RunSection, load_scenario
 from loadgen.studies.cells import Results
 from loadgen.studies.claims import CLOSE
 from loadgen.studies.experiments import SCENARIOS, all_cells
+from loadgen.studies.skywalker.best_hits import BestHits
 from loadgen.studies.skywalker.page import page_of
 from loadgen.studies.skywalker.plan import (
     ALL_OF_THEM,
     AXES,
     GKE,
+    PAPER_FLEETS,
     PAPER_PLACEMENT,
     PAPER_PUSHING,
     REGION_LOCAL,
@@ -138,6 +140,38 @@ def test_what_is_reached_is_not_excused() -> None:
     text = section(page(alone), "The paper's figures beside ours")
     assert "| throughput over single balancers, conversations | × 1.12 to × 1.20 | × 2.00 | reached |" in text
     assert "throughput over single balancers, conversations: " not in text
+
+
+def test_a_change_has_its_own_verdicts_where_it_makes_a_difference() -> None:
+    found = dict(results().figures)
+    changed = [place for place in found if place[0] == "GKE without spill: fig8" and place[2] == GKE]
+    assert len(changed) == len(PAPER_FLEETS) * len(PLAN.seeds)
+    found |= {place: figures(5.0, 100.0) for place in changed}
+    text = page_of(PLAN, Results(found), {})["skywalker.md"].split("### One change at a time", 1)[1]
+    cells = {row.split(" | ")[0]: row.strip("| ").split(" | ")[1:] for row in text.splitlines() if row.startswith("| ")}
+    place = cells["| figure"].index("GKE without spill")
+    row = cells["| throughput over GKE's gateway, all"]
+    assert row[place] == "reached"
+    assert [each for number, each in enumerate(row) if number not in (0, place)] == ["–"] * (len(row) - 2)
+    assert int(cells["| reached"][place]) > int(cells["| reached"][0])
+
+
+def test_a_change_plays_what_the_claims_speak_of_and_no_more() -> None:
+    for name, experiments in PLAN.varied.items():
+        for field, each in experiments.items():
+            whole = getattr(PLAN, field)
+            assert {point.name for point in each.points} <= {point.name for point in whole.points}
+            assert set(each.run_names) <= set(whole.run_names)
+            assert [*each.cells()] != [*whole.cells()], name
+    clients = PLAN.varied["twice the clients"]["fig8"].points[0].changes["clients"]
+    assert [each["clients"] for each in clients] == [160, 160, 160]  # type: ignore[attr-defined]
+
+
+def test_hit_rates_without_engines_are_shown_as_medians() -> None:
+    offline = {"Arena-like, 4/4/4": [BestHits(0.4, 0.5), BestHits(0.2, 0.6), BestHits(0.3, 0.5)]}
+    text = page_of(PLAN, results(), {}, offline=offline)["skywalker.md"]
+    assert "| Arena-like, 4/4/4 | 30.0% | 50.0% | 20.0 |" in text
+    assert "Fig. 6" not in page()
 
 
 def test_the_smallest_fleet_is_found() -> None:
